@@ -1,0 +1,40 @@
+//! posthaste's concepts: messages, outcomes, the seams for databases, and the outbox itself.
+//!
+//! No database and no broker is in this crate's dependency tree. Most programs use the `posthaste` crate, which brings
+//! this one and the stores together.
+
+mod clock;
+mod error;
+mod event;
+mod id;
+mod message;
+mod order;
+mod outbox;
+mod outcome;
+mod retry;
+pub mod store;
+mod text;
+mod topic;
+
+pub use bytes::Bytes;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use error::{Error, ErrorKind, Result};
+pub use event::{Event, IntoMessage};
+pub use id::{Lease, MessageId, WorkItemId, WorkerId};
+pub use message::{
+    DEFAULT_MAX_PAYLOAD_BYTES, Enqueued, Headers, JSON, MAX_CONTENT_TYPE_BYTES, MAX_HEADER_BYTES,
+    MAX_NAME_BYTES, Message, MessageBuilder, NewMessage, OCTET_STREAM, When, decode_headers, encode_headers,
+};
+pub use order::OrderPolicy;
+pub use outbox::{Outbox, OutboxBuilder};
+pub use outcome::{
+    Failure, FailureClass, MAX_ERROR_BYTES, MAX_LEASE_LOSSES, Outcome, Settled, Settlement, State,
+};
+pub use retry::{DEFAULT_MAX_ATTEMPTS, Delays, ExponentialBackoff, FixedDelay, RetryPolicy};
+pub use store::admin::{
+    Change, Count, Cursor, Filter, HistoryEntry, Listing, Record, Stats, StoreAdmin, TopicCount,
+};
+pub use store::memory::{MemoryStore, MemoryTransaction};
+pub use store::{Birth, ClaimRequest, Reaped, Retention, Store, TransactionalStore};
+pub use topic::{Topic, Topics};
+pub use uuid::Uuid;

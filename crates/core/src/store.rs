@@ -1,0 +1,374 @@
+//! The seam that every database implements.
+//!
+//! [`Store`] is what workers need, [`TransactionalStore`] what publishers need, [`StoreAdmin`] what operators need.
+//! The contract of each call stands here, once; implementations stay silent unless their database surprises. One
+//! suite, in `posthaste-testkit`, decides whether a store keeps it.
+
+pub mod admin;
+pub mod memory;
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::{Error, Result};
+use crate::id::{Lease, WorkerId};
+use crate::message::{Enqueued, Message, NewMessage, When};
+use crate::outcome::{Settled, Settlement};
+use crate::topic::Topics;
+pub use admin::StoreAdmin;
+
+/// The most messages of one claim, one settlement, one renewal, or one batch of housekeeping.
+pub const MAX_BATCH: u32 = 10_000;
+/// The most rows that one call to prune removes.
+pub const MAX_PRUNE_BATCH: u32 = 1_000;
+/// How long a lease lasts unless told otherwise.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// How many messages a claim takes at most unless told otherwise.
+pub const DEFAULT_CLAIM_LIMIT: u32 = 50;
+
+const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
+
+/// What to claim, for whom, and for how long.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    worker: WorkerId,
+    limit: u32,
+    lease: Duration,
+    topics: Topics,
+}
+
+impl ClaimRequest {
+    /// Up to 50 messages of any topic, for 30 seconds.
+    pub fn new(worker: WorkerId) -> Self {
+        Self { worker, limit: DEFAULT_CLAIM_LIMIT, lease: DEFAULT_LEASE, topics: Topics::all() }
+    }
+
+    /// The most messages to take: 1 to 10,000. Default: 50.
+    #[must_use]
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// How long the lease lasts: 1 ms to 24 h. Default: 30 s.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// The topics that this worker can handle. Default: all.
+    #[must_use]
+    pub fn topics(mut self, topics: Topics) -> Self {
+        self.topics = topics;
+        self
+    }
+
+    /// Who claims.
+    pub fn get_worker(&self) -> &WorkerId {
+        &self.worker
+    }
+
+    /// The most messages to take.
+    pub fn get_limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// How long the lease lasts.
+    pub fn get_lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// The topics that this worker can handle.
+    pub fn get_topics(&self) -> &Topics {
+        &self.topics
+    }
+
+    /// Refuses what makes no sense. Stores call it before any SQL.
+    pub fn check(&self) -> Result<()> {
+        check_batch("claim limit", self.limit, MAX_BATCH)?;
+        check_lease(self.lease)
+    }
+}
+
+/// Refuses a batch of none, and one so large that it could only be a mistake.
+pub fn check_batch(what: &str, size: u32, max: u32) -> Result<()> {
+    if (1..=max).contains(&size) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{what} is {size}"), format!("give it 1 to {max}")))
+}
+
+/// Refuses a lease that nobody could keep, and one that would hide a crash for days.
+pub fn check_lease(lease: Duration) -> Result<()> {
+    if (Duration::from_millis(1)..=MAX_LEASE).contains(&lease) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("lease is {lease:?}"),
+        "give it 1 ms to 24 h; 10 s to 300 s suit most handlers",
+    ))
+}
+
+/// In which state messages are born.
+#[derive(Clone, Copy, Debug)]
+pub enum Birth<'a> {
+    /// Ready, to be found by a claim.
+    Ready,
+    /// Leased to this worker, who will deliver them from memory after the commit. Messages with a key, a due time or
+    /// an expiry are born ready all the same: only a claim can tell whether it is their turn.
+    Leased {
+        /// The worker.
+        worker: &'a WorkerId,
+        /// For how long.
+        lease: Duration,
+    },
+}
+
+impl<'a> Birth<'a> {
+    /// In which state this message is born.
+    pub fn for_message(self, message: &NewMessage) -> Birth<'a> {
+        let at_once = message.key().is_none() && message.due() == When::Now && message.expires().is_none();
+        if at_once { self } else { Birth::Ready }
+    }
+}
+
+/// The distinct leases of a batch, and where each of the batch's answers comes from.
+///
+/// Of several settlements for one lease the first decides; sending the others to the database would leave the choice
+/// to its planner.
+pub fn distinct<'a, T>(
+    what: &str,
+    batch: &'a [T],
+    lease: impl Fn(&T) -> Lease,
+) -> Result<(Vec<&'a T>, Answers)> {
+    if batch.len() > MAX_BATCH as usize {
+        return Err(Error::invalid(
+            format!("{} {what} in one batch", batch.len()),
+            format!("give at most {MAX_BATCH}"),
+        ));
+    }
+    let mut seen = HashSet::with_capacity(batch.len());
+    let mut first = Vec::with_capacity(batch.len());
+    let decides = batch
+        .iter()
+        .map(|item| {
+            let new = seen.insert(lease(item));
+            if new {
+                first.push(item);
+            }
+            new
+        })
+        .collect();
+    Ok((first, Answers(decides)))
+}
+
+/// Which of a batch's members were sent to the database.
+#[derive(Debug)]
+pub struct Answers(Vec<bool>);
+
+impl Answers {
+    /// One answer per member of the batch: the database's, in order, or lost for one that repeated a lease.
+    pub fn expand(&self, sent: &[Settled]) -> Vec<Settled> {
+        let mut sent = sent.iter().copied();
+        let answer =
+            |decides: &bool| if *decides { sent.next().unwrap_or(Settled::Gone) } else { Settled::Lost };
+        self.0.iter().map(answer).collect()
+    }
+}
+
+/// What a reap did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Messages that are ready again.
+    pub ready: u64,
+    /// Messages that lost one lease too many and are dead.
+    pub dead: u64,
+}
+
+/// How long messages are kept after their end.
+///
+/// ```
+/// use std::time::Duration;
+/// use posthaste_core::Retention;
+///
+/// let week = Duration::from_secs(7 * 24 * 3600);
+/// let retention = Retention::done(week).dead(4 * week).archive();
+/// # let _ = retention;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    done: Duration,
+    dead: Option<Duration>,
+    archive: bool,
+}
+
+impl Retention {
+    /// Done messages are kept for this long; dead ones for ever.
+    pub const fn done(keep: Duration) -> Self {
+        Self { done: keep, dead: None, archive: false }
+    }
+
+    /// Dead messages are kept for this long. Pruning one gives it up: it no longer holds its key back.
+    #[must_use]
+    pub const fn dead(mut self, keep: Duration) -> Self {
+        self.dead = Some(keep);
+        self
+    }
+
+    /// Messages are moved to the archive table instead of being deleted.
+    #[must_use]
+    pub const fn archive(mut self) -> Self {
+        self.archive = true;
+        self
+    }
+
+    /// How long done messages are kept.
+    pub const fn get_done(&self) -> Duration {
+        self.done
+    }
+
+    /// How long dead messages are kept; none is for ever.
+    pub const fn get_dead(&self) -> Option<Duration> {
+        self.dead
+    }
+
+    /// Whether messages are archived.
+    pub const fn is_archive(&self) -> bool {
+        self.archive
+    }
+}
+
+/// A database, as workers see it.
+///
+/// # Behavior of every call
+///
+/// - Every time is the database's own. Durations go in; the database adds them to its clock.
+/// - One call is one transaction. A conflict with another transaction is tried again, at most five times; what is
+///   returned as an error changed nothing, unless its kind is [`CommitUnknown`](crate::ErrorKind::CommitUnknown).
+/// - The returned futures must be run to their end: a dropped one leaves its connection in an unknown state.
+#[async_trait]
+pub trait Store: Debug + Send + Sync + 'static {
+    /// Checks that the database can be reached and that its tables are the ones this code knows.
+    ///
+    /// # Behavior
+    /// - Tables missing or older: [`SchemaMissing`](crate::ErrorKind::SchemaMissing); newer:
+    ///   [`SchemaTooNew`](crate::ErrorKind::SchemaTooNew). Nothing is created or changed.
+    async fn check(&self) -> Result<()>;
+
+    /// Stores messages in a transaction of its own and commits it.
+    ///
+    /// # Behavior
+    /// - As [`TransactionalStore::insert`] with [`Birth::Ready`]: all of them, or none.
+    async fn enqueue(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>>;
+
+    /// Takes messages that can start now: ready to leased.
+    ///
+    /// # Behavior
+    /// - At most `limit`, in the order of priority, due time and enqueueing; an empty answer is no error.
+    /// - Only what is ready, due, not expired, of one of the topics, and, if it has a key, the first of its key that is
+    ///   neither done nor dead (a dead one that holds its key back counts as not over).
+    /// - No message is ever returned to two callers at a time.
+    /// - A suspect, that is a message which lost a lease, is claimed alone: after the clean ones, but before them once
+    ///   it has been due for longer than the lease that is asked for.
+    /// - Each message's epoch grows by one.
+    /// - A row that cannot be decoded becomes dead, and stops nothing else.
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>>;
+
+    /// Applies outcomes to leased messages, all in one transaction.
+    ///
+    /// # Behavior
+    /// - Answers one [`Settled`] per settlement, in their order. Only a leased message whose epoch is the lease's
+    ///   changes; that its lease has run out does not matter as long as nobody took the message over.
+    /// - An ack of a message that is done with the same epoch is [`Settled::Applied`].
+    /// - Ack: done, or no longer there if the store does not keep what is done. Abandon: ready after the delay with one
+    ///   attempt more (none more for classes that cost none), or dead if that reaches `max_attempts`. Defer: ready
+    ///   after the delay. Release: ready at once. Fail: dead. Abandon and fail record their failure.
+    /// - At most [`MAX_BATCH`] settlements; of several for one lease, the first decides and the others are lost.
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
+
+    /// Lets leases last this long from now, all in one statement.
+    ///
+    /// # Behavior
+    /// - Answers one [`Settled`] per lease, in their order; a lost one is not renewed.
+    /// - A lease that has run out is renewed if nobody took the message over.
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>>;
+
+    /// Takes messages back whose lease has run out: leased to ready, or to dead at the fifth loss.
+    ///
+    /// # Behavior
+    /// - One conditional change: a message that is renewed or settled in the same moment is either reaped or not, never
+    ///   both. Attempts are unchanged, lease losses grow by one.
+    /// - At most `limit`, those that ran out first before the others.
+    async fn reap(&self, limit: u32) -> Result<Reaped>;
+
+    /// Gives up messages that nobody claimed before their expiry: ready to dead.
+    ///
+    /// # Behavior
+    /// - At most `limit`. Their class is `expired`, and they do not hold their key back.
+    async fn expire(&self, limit: u32) -> Result<u64>;
+
+    /// Sets aside the due messages of keys that a dead message with the policy `park` holds back.
+    ///
+    /// # Behavior
+    /// - At most `limit`. They stay ready, but are due only when the dead one is requeued, buried or pruned.
+    async fn park(&self, limit: u32) -> Result<u64>;
+
+    /// Removes, or archives, messages whose retention is over.
+    ///
+    /// # Behavior
+    /// - At most `limit` (1 to 1,000); a caller repeats it until it answers less than that.
+    /// - Never a ready or leased one.
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64>;
+
+    /// Resolves when there may be something to claim. By default never: polling is the guarantee, this the hint.
+    async fn wakeup(&self) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// A database whose transactions publishing can join.
+pub trait TransactionalStore: Store {
+    /// A connection of the user's, in whatever transaction he has open on it.
+    type Connection: Send;
+
+    /// Stores messages through the user's own connection.
+    ///
+    /// # Behavior
+    /// - Never begins, commits, rolls back, retries, runs DDL or notifies anybody: what the user does with his
+    ///   transaction, or savepoint, decides about the messages. Outside of a transaction each call is one of its own.
+    /// - One round trip for a batch, where no message is a duplicate.
+    /// - A message whose id or dedup key is stored already is not stored again; the answer names the stored one, and
+    ///   the user's transaction goes on.
+    /// - `due_at` is the later of the database's now and the message's own due time.
+    /// - Any error of the database is returned as it came; whether the transaction can go on is the database's rule.
+    fn insert(
+        &self,
+        connection: &mut Self::Connection,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> impl Future<Output = Result<Vec<Enqueued>>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_requests_are_refused() {
+        let request = ClaimRequest::new(WorkerId::new("w").unwrap());
+        assert!(request.check().is_ok());
+        for (bad, says) in [
+            (request.clone().limit(0), "claim limit is 0; give it 1 to 10000"),
+            (request.clone().limit(10_001), "claim limit is 10001"),
+            (request.clone().lease(Duration::ZERO), "lease is 0ns; give it 1 ms to 24 h"),
+            (request.lease(Duration::from_secs(100_000)), "lease is 100000s"),
+        ] {
+            let error = bad.check().unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

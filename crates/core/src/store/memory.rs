@@ -1,0 +1,644 @@
+//! A store in memory: the reference that says, in the plainest code, what every other store must do.
+//!
+//! It is always compiled, for users' tests and for simulation, and never a substitute for testing against a real
+//! database. Nothing here may be clever: other stores are compared with it, row by row.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+
+use crate::clock::{Clock, SystemClock};
+use crate::error::Result;
+use crate::id::{Lease, MessageId, WorkItemId, WorkerId};
+use crate::message::{Enqueued, Message, NewMessage, When};
+use crate::order::OrderPolicy;
+use crate::outcome::{Failure, FailureClass, MAX_LEASE_LOSSES, Outcome, Settled, Settlement, State};
+use crate::store::admin::{
+    Change, Count, Cursor, Filter, HistoryEntry, Listing, MAX_PAGE, Record, Stats, StoreAdmin, TopicCount,
+};
+use crate::store::{
+    Birth, ClaimRequest, MAX_BATCH, MAX_PRUNE_BATCH, Reaped, Retention, Store, TransactionalStore,
+    check_batch, check_lease, distinct,
+};
+use crate::topic::Topic;
+
+/// A store in memory.
+///
+/// ```
+/// use posthaste_core::{ClaimRequest, MemoryStore, NewMessage, Store, WorkerId};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste_core::Result<()> {
+/// let store = MemoryStore::new();
+/// store.enqueue(&[NewMessage::bytes("greeting", "hello").build()?]).await?;
+/// let claimed = store.claim(&ClaimRequest::new(WorkerId::new("me")?)).await?;
+/// assert_eq!(&claimed[0].payload[..], b"hello");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    keep_done: bool,
+    queue: Arc<Mutex<Queue>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    last_seq: i64,
+    rows: BTreeMap<i64, Row>,
+    archive: Vec<Record>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    record: Record,
+    dedup: Option<[u8; 32]>,
+    history: Vec<HistoryEntry>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store that goes by the machine's clock and keeps what is done.
+    pub fn new() -> Self {
+        Self::with_clock(Arc::new(SystemClock))
+    }
+
+    /// An empty store that goes by this clock.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, keep_done: true, queue: Arc::default() }
+    }
+
+    /// Whether acked messages are kept as done, until they are pruned, or deleted at once. Default: kept.
+    #[must_use]
+    pub fn keep_done(mut self, keep: bool) -> Self {
+        self.keep_done = keep;
+        self
+    }
+
+    /// A transaction, for publishing in it.
+    pub fn begin(&self) -> MemoryTransaction {
+        MemoryTransaction { store: self.clone(), pending: Vec::new() }
+    }
+
+    /// What was archived, oldest first.
+    pub fn archived(&self) -> Vec<Record> {
+        self.lock().archive.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A transaction on a [`MemoryStore`]: what is published in it becomes visible at [`commit`](Self::commit), and
+/// vanishes if it is dropped.
+#[derive(Debug)]
+pub struct MemoryTransaction {
+    store: MemoryStore,
+    pending: Vec<Row>,
+}
+
+impl MemoryTransaction {
+    /// Makes everything visible at once.
+    pub fn commit(self) {
+        let mut queue = self.store.lock();
+        for row in self.pending {
+            if queue.twin_of(row.record.message.id, row.dedup.as_ref()).is_none() {
+                queue.rows.insert(row.seq(), row);
+            }
+        }
+    }
+
+    /// A point to go back to.
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.pending.len())
+    }
+
+    /// Forgets what was published since.
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) {
+        self.pending.truncate(savepoint.0);
+    }
+}
+
+/// A point in a [`MemoryTransaction`] to go back to.
+#[derive(Debug)]
+pub struct Savepoint(usize);
+
+impl Row {
+    fn seq(&self) -> i64 {
+        self.record.message.item.get()
+    }
+
+    fn key(&self) -> Option<&str> {
+        self.record.message.key.as_deref()
+    }
+
+    fn is_due(&self, now: SystemTime) -> bool {
+        self.record.state == State::Ready && !self.record.parked && self.record.message.due_at <= now
+    }
+
+    fn is_expired(&self, now: SystemTime) -> bool {
+        self.record.message.expires_at.is_some_and(|expires| expires <= now)
+    }
+
+    /// Whether messages of its key that were enqueued after it must wait.
+    fn holds_key(&self) -> bool {
+        matches!(self.record.state, State::Ready | State::Leased) || self.record.holds_key()
+    }
+
+    fn unlease(&mut self, state: State) -> Option<WorkerId> {
+        self.record.state = state;
+        self.record.leased_until = None;
+        self.record.worker.take()
+    }
+
+    fn lease(&mut self, worker: &WorkerId, until: SystemTime) {
+        self.record.state = State::Leased;
+        self.record.message.epoch += 1;
+        self.record.worker = Some(worker.clone());
+        self.record.leased_until = Some(until);
+    }
+
+    fn record_failure(&mut self, failure: &Failure) {
+        self.record.error_class = Some(failure.class());
+        self.record.last_error = Some(failure.text().to_owned());
+    }
+
+    fn die(&mut self, now: SystemTime, failure: &Failure) {
+        self.unlease(State::Dead);
+        self.record.parked = false;
+        self.record.done_at = Some(now);
+        self.record_failure(failure);
+    }
+
+    fn settle(&mut self, now: SystemTime, outcome: &Outcome) {
+        let later = now + outcome.delay();
+        match outcome {
+            Outcome::Ack => {
+                self.record.done_by = self.unlease(State::Done);
+                self.record.done_at = Some(now);
+            }
+            Outcome::Abandon { failure, max_attempts, .. } => {
+                let cost = u32::from(failure.class().costs_attempt());
+                self.record.message.attempts += cost;
+                if cost == 1 && self.record.message.attempts >= *max_attempts {
+                    self.die(now, failure);
+                } else {
+                    self.unlease(State::Ready);
+                    self.record.message.due_at = later;
+                    self.record_failure(failure);
+                }
+            }
+            Outcome::Defer { .. } => {
+                self.unlease(State::Ready);
+                self.record.message.due_at = later;
+            }
+            Outcome::Release => {
+                self.unlease(State::Ready);
+            }
+            Outcome::Fail { failure } => self.die(now, failure),
+        }
+    }
+
+    fn note(&mut self, now: SystemTime, action: &str, change: &Change) {
+        self.history.push(HistoryEntry {
+            at: now,
+            action: action.to_owned(),
+            by: change.by().to_owned(),
+            why: change.why().to_owned(),
+            attempts: self.record.message.attempts,
+            lease_losses: self.record.message.lease_losses,
+            last_error: self.record.last_error.clone(),
+        });
+    }
+}
+
+impl Queue {
+    fn next_seq(&mut self) -> i64 {
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    fn twin_of(&self, id: MessageId, dedup: Option<&[u8; 32]>) -> Option<MessageId> {
+        find_twin(self.rows.values(), id, dedup)
+    }
+
+    /// The rows whose turn it is in their key.
+    fn heads(&self) -> HashMap<&str, i64> {
+        let mut heads = HashMap::new();
+        for (seq, row) in &self.rows {
+            if let Some(key) = row.key().filter(|_| row.holds_key()) {
+                heads.entry(key).or_insert(*seq);
+            }
+        }
+        heads
+    }
+
+    /// The keys that a dead message with the policy `park` holds back, with the first such message.
+    fn parked_keys(&self) -> HashMap<String, i64> {
+        let mut keys = HashMap::new();
+        for (seq, row) in &self.rows {
+            if row.record.holds_key() && row.record.message.order == OrderPolicy::Park {
+                keys.entry(row.key().unwrap_or_default().to_owned()).or_insert(*seq);
+            }
+        }
+        keys
+    }
+
+    /// Makes what was parked behind this row due again.
+    fn unpark_behind(&mut self, seq: i64, key: Option<&str>, now: SystemTime) {
+        let Some(key) = key else { return };
+        for (_, row) in self.rows.range_mut(seq + 1..) {
+            if row.record.parked && row.key() == Some(key) {
+                row.record.parked = false;
+                row.record.message.due_at = now;
+            }
+        }
+    }
+
+    fn select(&self, change: &Change, eligible: impl Fn(&Row) -> bool) -> Vec<i64> {
+        let matching = self.rows.values().filter(|row| eligible(row) && matches(change.filter(), None, row));
+        matching.take(change.get_limit() as usize).map(Row::seq).collect()
+    }
+
+    fn ids(&self, seqs: &[i64]) -> Vec<MessageId> {
+        seqs.iter().filter_map(|seq| self.rows.get(seq)).map(|row| row.record.message.id).collect()
+    }
+}
+
+fn find_twin<'a>(
+    mut rows: impl Iterator<Item = &'a Row>,
+    id: MessageId,
+    dedup: Option<&[u8; 32]>,
+) -> Option<MessageId> {
+    rows.find(|row| row.record.message.id == id || (dedup.is_some() && row.dedup.as_ref() == dedup))
+        .map(|row| row.record.message.id)
+}
+
+fn matches(filter: &Filter, after: Option<Cursor>, row: &Row) -> bool {
+    let Record { message, state, error_class, .. } = &row.record;
+    after.is_none_or(|cursor| message.item > cursor.item())
+        && filter.state.is_none_or(|wanted| wanted == *state)
+        && filter.topics.contains(message.topic.as_str())
+        && filter.key.as_ref().is_none_or(|key| message.key.as_ref() == Some(key))
+        && filter.tenant_id.as_ref().is_none_or(|id| message.tenant_id.as_ref() == Some(id))
+        && filter.correlation_id.as_ref().is_none_or(|id| message.correlation_id.as_ref() == Some(id))
+        && filter.class.is_none_or(|class| *error_class == Some(class))
+        && filter.created_from.is_none_or(|from| message.created_at >= from)
+        && filter.created_before.is_none_or(|before| message.created_at < before)
+        && (filter.ids.is_empty() || filter.ids.contains(&message.id))
+}
+
+fn row_of(message: &NewMessage, seq: i64, now: SystemTime, birth: Birth<'_>) -> Result<Row> {
+    let at = |when: When| match when {
+        When::Now => now,
+        When::After(delay) => now + delay,
+        When::At(time) => time,
+    };
+    let stored = Message {
+        item: WorkItemId::new(seq),
+        epoch: 0,
+        id: message.id(),
+        topic: Topic::new(message.topic())?,
+        key: message.key().map(str::to_owned),
+        order: message.order().unwrap_or_default(),
+        payload: message.shared_payload(),
+        content_type: message.content_type().to_owned(),
+        headers: message.headers().clone(),
+        correlation_id: message.correlation_id().map(str::to_owned),
+        aggregate_type: message.aggregate_type().map(str::to_owned),
+        aggregate_id: message.aggregate_id().map(str::to_owned),
+        tenant_id: message.tenant_id().map(str::to_owned),
+        priority: message.priority(),
+        attempts: 0,
+        lease_losses: 0,
+        occurred_at: message.occurred_at().unwrap_or(now),
+        created_at: now,
+        due_at: at(message.due()).max(now),
+        expires_at: message.expires().map(at),
+    };
+    let mut row = Row {
+        record: Record {
+            message: stored,
+            state: State::Ready,
+            parked: false,
+            leased_until: None,
+            worker: None,
+            done_at: None,
+            done_by: None,
+            error_class: None,
+            last_error: None,
+        },
+        dedup: message.dedup().copied(),
+        history: Vec::new(),
+    };
+    if let Birth::Leased { worker, lease } = birth.for_message(message) {
+        row.lease(worker, now + lease);
+    }
+    Ok(row)
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn enqueue(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
+        let mut transaction = self.begin();
+        let enqueued = self.insert(&mut transaction, messages, Birth::Ready).await?;
+        transaction.commit();
+        Ok(enqueued)
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>> {
+        request.check()?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let heads = queue.heads();
+        let mut claimable: Vec<&Row> = queue
+            .rows
+            .values()
+            .filter(|row| row.is_due(now) && !row.is_expired(now))
+            .filter(|row| request.get_topics().contains(row.record.message.topic.as_str()))
+            .filter(|row| row.key().is_none_or(|key| heads.get(key) == Some(&row.seq())))
+            .collect();
+        claimable.sort_by_key(|row| (row.record.message.priority, row.record.message.due_at, row.seq()));
+        let (clean, suspects): (Vec<&Row>, Vec<&Row>) =
+            claimable.into_iter().partition(|row| row.record.message.lease_losses == 0);
+        let overdue = suspects.iter().find(|row| row.record.message.due_at + request.get_lease() < now);
+        let chosen: Vec<i64> = match overdue {
+            Some(suspect) => vec![suspect.seq()],
+            None if clean.is_empty() => suspects.iter().take(1).map(|row| row.seq()).collect(),
+            None => clean.iter().take(request.get_limit() as usize).map(|row| row.seq()).collect(),
+        };
+        let mut claimed = Vec::with_capacity(chosen.len());
+        for seq in chosen {
+            if let Some(row) = queue.rows.get_mut(&seq) {
+                row.lease(request.get_worker(), now + request.get_lease());
+                claimed.push(row.record.message.clone());
+            }
+        }
+        Ok(claimed)
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        let (distinct, index) = distinct("settlements", settlements, |settlement| settlement.lease)?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let mut settled = Vec::with_capacity(distinct.len());
+        for Settlement { lease, outcome } in distinct {
+            let seq = lease.item.get();
+            settled.push(match queue.rows.get_mut(&seq) {
+                None => Settled::Gone,
+                Some(row) if row.record.message.epoch != lease.epoch => Settled::Lost,
+                Some(row) if row.record.state == State::Leased => {
+                    row.settle(now, outcome);
+                    if row.record.state == State::Done && !self.keep_done {
+                        queue.rows.remove(&seq);
+                    }
+                    Settled::Applied
+                }
+                Some(row) if row.record.state == State::Done && *outcome == Outcome::Ack => Settled::Applied,
+                Some(_) => Settled::Lost,
+            });
+        }
+        Ok(index.expand(&settled))
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>> {
+        check_lease(lease)?;
+        let (distinct, index) = distinct("leases", leases, |lease| *lease)?;
+        let until = self.clock.now() + lease;
+        let mut queue = self.lock();
+        let mut settled = Vec::with_capacity(distinct.len());
+        for lease in distinct {
+            settled.push(match queue.rows.get_mut(&lease.item.get()) {
+                None => Settled::Gone,
+                Some(row) if row.record.state == State::Leased && row.record.message.epoch == lease.epoch => {
+                    row.record.leased_until = Some(until);
+                    Settled::Applied
+                }
+                Some(_) => Settled::Lost,
+            });
+        }
+        Ok(index.expand(&settled))
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Reaped> {
+        check_batch("limit", limit, MAX_BATCH)?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let mut lost: Vec<(SystemTime, i64)> = queue
+            .rows
+            .values()
+            .filter(|row| row.record.state == State::Leased)
+            .filter_map(|row| {
+                row.record.leased_until.filter(|until| *until < now).map(|until| (until, row.seq()))
+            })
+            .collect();
+        lost.sort_unstable();
+        let mut reaped = Reaped::default();
+        for (_, seq) in lost.into_iter().take(limit as usize) {
+            let Some(row) = queue.rows.get_mut(&seq) else { continue };
+            row.record.message.lease_losses += 1;
+            if row.record.message.lease_losses >= MAX_LEASE_LOSSES {
+                row.die(now, &Failure::new(FailureClass::CrashSuspect, FailureClass::CrashSuspect));
+                reaped.dead += 1;
+            } else {
+                row.unlease(State::Ready);
+                row.record.message.due_at = now;
+                reaped.ready += 1;
+            }
+        }
+        Ok(reaped)
+    }
+
+    async fn expire(&self, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_BATCH)?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let expired =
+            queue.rows.values_mut().filter(|row| row.record.state == State::Ready && row.is_expired(now));
+        let mut count = 0;
+        for row in expired.take(limit as usize) {
+            row.die(now, &Failure::new(FailureClass::Expired, FailureClass::Expired));
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    async fn park(&self, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_BATCH)?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let keys = queue.parked_keys();
+        let mut count = 0;
+        for (seq, row) in &mut queue.rows {
+            let behind = row.key().and_then(|key| keys.get(key)).is_some_and(|dead| dead < seq);
+            if behind && row.is_due(now) && count < u64::from(limit) {
+                row.record.parked = true;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_PRUNE_BATCH)?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let over = |row: &Row| {
+            let keep = match row.record.state {
+                State::Done => Some(retention.get_done()),
+                State::Dead => retention.get_dead(),
+                _ => None,
+            };
+            keep.zip(row.record.done_at).is_some_and(|(keep, done_at)| done_at + keep < now)
+        };
+        let mut seqs: Vec<(i16, SystemTime, i64)> = queue
+            .rows
+            .values()
+            .filter(|row| over(row))
+            .map(|row| (row.record.state.code(), row.record.done_at.unwrap_or(now), row.seq()))
+            .collect();
+        seqs.sort_unstable();
+        seqs.truncate(limit as usize);
+        for (_, _, seq) in &seqs {
+            let Some(row) = queue.rows.remove(seq) else { continue };
+            if row.record.state == State::Dead {
+                queue.unpark_behind(*seq, row.key(), now);
+            }
+            if retention.is_archive() {
+                queue.archive.push(row.record);
+            }
+        }
+        Ok(seqs.len() as u64)
+    }
+}
+
+impl TransactionalStore for MemoryStore {
+    type Connection = MemoryTransaction;
+
+    async fn insert(
+        &self,
+        transaction: &mut MemoryTransaction,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> Result<Vec<Enqueued>> {
+        let now = self.clock.now();
+        let mut enqueued = Vec::with_capacity(messages.len());
+        for message in messages {
+            let twin = find_twin(transaction.pending.iter(), message.id(), message.dedup())
+                .or_else(|| self.lock().twin_of(message.id(), message.dedup()));
+            enqueued.push(match twin {
+                Some(id) => Enqueued::Duplicate { id },
+                None => {
+                    let row = row_of(message, self.lock().next_seq(), now, birth)?;
+                    let lease = (row.record.state == State::Leased).then(|| row.record.message.lease());
+                    transaction.pending.push(row);
+                    Enqueued::New { id: message.id(), lease }
+                }
+            });
+        }
+        Ok(enqueued)
+    }
+}
+
+#[async_trait]
+impl StoreAdmin for MemoryStore {
+    async fn stats(&self) -> Result<Stats> {
+        let now = self.clock.now();
+        let queue = self.lock();
+        let mut stats = Stats::default();
+        let mut topics: BTreeMap<(String, State), u64> = BTreeMap::new();
+        for Row { record, .. } in queue.rows.values() {
+            let count = match record.state {
+                State::Ready if record.parked => &mut stats.parked,
+                State::Ready if record.message.due_at > now => &mut stats.scheduled,
+                State::Ready => &mut stats.ready,
+                State::Leased => &mut stats.leased,
+                State::Done => &mut stats.done,
+                State::Dead => &mut stats.dead,
+            };
+            count.value += 1;
+            if record.state != State::Done {
+                *topics.entry((record.message.topic.to_string(), record.state)).or_default() += 1;
+            }
+        }
+        let Stats { ready, scheduled, parked, leased, done, dead, .. } = &mut stats;
+        for count in [ready, scheduled, parked, leased, done, dead] {
+            count.exact = true;
+        }
+        stats.topics = topics
+            .into_iter()
+            .map(|((topic, state), value)| TopicCount { topic, state, count: Count { value, exact: true } })
+            .collect();
+        let due = queue.rows.values().filter(|row| row.is_due(now)).map(|row| row.record.message.due_at);
+        stats.oldest_ready = due.min().map(|oldest| now.duration_since(oldest).unwrap_or_default());
+        Ok(stats)
+    }
+
+    async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: u32) -> Result<Listing> {
+        check_batch("page", limit, MAX_PAGE)?;
+        filter.check()?;
+        let queue = self.lock();
+        let mut rows = queue.rows.values().filter(|row| matches(filter, after, row));
+        let records: Vec<Record> = rows.by_ref().take(limit as usize).map(|row| row.record.clone()).collect();
+        let next =
+            records.last().filter(|_| rows.next().is_some()).map(|last| Cursor::after(last.message.item));
+        Ok(Listing { records, next })
+    }
+
+    async fn show(&self, id: MessageId) -> Result<Option<(Record, Vec<HistoryEntry>)>> {
+        let queue = self.lock();
+        let row = queue.rows.values().find(|row| row.record.message.id == id);
+        Ok(row.map(|row| (row.record.clone(), row.history.clone())))
+    }
+
+    async fn requeue(&self, change: &Change) -> Result<Vec<MessageId>> {
+        change.check()?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let seqs = queue.select(change, |row| row.record.state == State::Dead);
+        let ids = queue.ids(&seqs);
+        for seq in seqs.into_iter().filter(|_| !change.is_dry_run()) {
+            let Some(row) = queue.rows.get_mut(&seq) else { continue };
+            row.note(now, "requeue", change);
+            row.record.state = State::Ready;
+            row.record.done_at = None;
+            row.record.message.attempts = 0;
+            row.record.message.lease_losses = 0;
+            row.record.message.due_at = now;
+            if row.is_expired(now) {
+                row.record.message.expires_at = None;
+            }
+            let key = row.record.message.key.clone();
+            queue.unpark_behind(seq, key.as_deref(), now);
+        }
+        Ok(ids)
+    }
+
+    async fn bury(&self, change: &Change) -> Result<Vec<MessageId>> {
+        change.check()?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let seqs = queue.select(change, |row| row.record.state == State::Ready || row.record.holds_key());
+        let ids = queue.ids(&seqs);
+        for seq in seqs.into_iter().filter(|_| !change.is_dry_run()) {
+            let Some(row) = queue.rows.get_mut(&seq) else { continue };
+            row.note(now, "bury", change);
+            let text = format!("buried by {}: {}", change.by(), change.why());
+            row.die(now, &Failure::new(FailureClass::Buried, text));
+            let key = row.record.message.key.clone();
+            queue.unpark_behind(seq, key.as_deref(), now);
+        }
+        Ok(ids)
+    }
+}
