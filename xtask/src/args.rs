@@ -1,0 +1,169 @@
+//! The command line: words in, a [`Task`] out.
+//!
+//! Parsing never touches the outside world, so that every refusal can be tested. An unknown word is refused with
+//! the valid ones named, never ignored: a mistyped `--fast` must not become a slow run.
+
+use std::ffi::OsString;
+
+/// What `cargo xtask help` prints.
+pub(crate) const HELP: &str = "\
+Chores of this repository.
+
+Usage: cargo xtask <command>
+
+Commands:
+  test     check format and lints, then run every test against real databases
+  servers  find or start the databases, print their URLs, stay until Ctrl-C or the end of the input
+  help     print this text
+
+cargo xtask test [--fast] [--no-lint] [--private] [-- <arguments for cargo nextest run>]
+  --fast     tests only: no lints, no doc tests, no test with `slow` in its name
+  --no-lint  leave out rustfmt and clippy
+  --private  start servers for this run even if some are given or running
+
+cargo xtask servers [--private]
+
+Each database is taken from the first of these that works:
+  1. the URL in POSTHASTE_TEST_POSTGRES or POSTHASTE_TEST_MYSQL, used as it is
+  2. a server on 127.0.0.1:5432 (user postgres) or 127.0.0.1:3306 (user root) that asks for no password;
+     the tests get a database of their own there, dropped at the end
+  3. a private server in a temporary folder, stopped and deleted at the end
+  4. the same, after installing the package (only as root, only where apt-get exists)
+A database that cannot be had is left out and named in the summary; with CI=true it fails the run.
+
+Exit codes: 0 all passed, 1 something failed, 2 the command line was not understood.
+";
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Task {
+    Help,
+    Test(TestOptions),
+    Servers {
+        private: bool,
+    },
+    /// What this program starts itself with, see [`crate::guard`]; not for people, hence not in the help.
+    Guard(Vec<OsString>),
+}
+
+/// How much of the checks to run, and against which servers.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct TestOptions {
+    /// Leave out lints, doc tests and tests named slow.
+    pub(crate) fast: bool,
+    /// Leave out rustfmt and clippy.
+    pub(crate) no_lint: bool,
+    /// Start servers even if some are given or running.
+    pub(crate) private: bool,
+    /// Handed to `cargo nextest run` untouched.
+    pub(crate) extra: Vec<OsString>,
+}
+
+/// Reads the words after `cargo xtask`; the error is a sentence for the person who typed them.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Task, String> {
+    let mut words = words.into_iter();
+    let Some(command) = words.next() else {
+        return Err("no command given; valid commands: test, servers, help".to_owned());
+    };
+    match command.to_string_lossy().as_ref() {
+        "help" | "--help" | "-h" => Ok(Task::Help),
+        "test" => parse_test(words),
+        "servers" => parse_servers(words),
+        "guard" => Ok(Task::Guard(words.collect())),
+        other => Err(format!("unknown command `{other}`; valid commands: test, servers, help")),
+    }
+}
+
+fn parse_test(mut words: impl Iterator<Item = OsString>) -> Result<Task, String> {
+    let mut options = TestOptions::default();
+    while let Some(word) = words.next() {
+        match word.to_string_lossy().as_ref() {
+            "--fast" => options.fast = true,
+            "--no-lint" => options.no_lint = true,
+            "--private" => options.private = true,
+            "--help" | "-h" => return Ok(Task::Help),
+            "--" => options.extra = words.by_ref().collect(),
+            other => {
+                return Err(format!(
+                    "unknown argument `{other}` for test; valid: --fast, --no-lint, --private, --help, \
+                     and after `--` whatever cargo nextest run accepts"
+                ));
+            }
+        }
+    }
+    // nextest runs the union of several expressions, so a second one would bring the slow tests back unnoticed.
+    if options.fast && options.extra.iter().any(is_filter_expression) {
+        return Err("--fast is itself a filter expression, and nextest would run either match; \
+                    drop --fast and write `-E 'not test(slow) and (…)'`"
+            .to_owned());
+    }
+    Ok(Task::Test(options))
+}
+
+fn parse_servers(words: impl Iterator<Item = OsString>) -> Result<Task, String> {
+    let mut private = false;
+    for word in words {
+        match word.to_string_lossy().as_ref() {
+            "--private" => private = true,
+            "--help" | "-h" => return Ok(Task::Help),
+            other => {
+                return Err(format!("unknown argument `{other}` for servers; valid: --private, --help"));
+            }
+        }
+    }
+    Ok(Task::Servers { private })
+}
+
+fn is_filter_expression(word: &OsString) -> bool {
+    let word = word.to_string_lossy();
+    ["-E", "--filterset", "--filter-expr"].iter().any(|flag| word.starts_with(flag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Task, String> {
+        parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn every_flag_of_test_is_understood() {
+        let Ok(Task::Test(options)) = parsed("test --fast --no-lint --private -- --no-capture --fast") else {
+            panic!("a valid line was refused");
+        };
+        assert!(options.fast && options.no_lint && options.private);
+        assert_eq!(options.extra, ["--no-capture", "--fast"]);
+    }
+
+    #[test]
+    fn servers_knows_only_private() {
+        assert_eq!(parsed("servers"), Ok(Task::Servers { private: false }));
+        assert_eq!(parsed("servers --private"), Ok(Task::Servers { private: true }));
+        assert!(parsed("servers --fast").unwrap_err().contains("--private"));
+    }
+
+    #[test]
+    fn help_is_found_wherever_it_is_asked_for() {
+        for line in ["help", "--help", "-h", "test --help", "test --fast -h", "servers --help"] {
+            assert_eq!(parsed(line), Ok(Task::Help), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_what_would_have_been_valid() {
+        let refusal = parsed("test --fats").unwrap_err();
+        assert!(refusal.contains("`--fats`") && refusal.contains("--fast"), "{refusal}");
+        for line in ["", "tset"] {
+            let refusal = parsed(line).unwrap_err();
+            assert!(refusal.contains("test, servers, help"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn fast_does_not_combine_with_another_filter_expression() {
+        assert!(parsed("test --fast -- -E test(claim)").unwrap_err().contains("not test(slow)"));
+        assert!(parsed("test --fast -- claim").is_ok());
+        assert!(parsed("test -- -E test(claim)").is_ok());
+    }
+}

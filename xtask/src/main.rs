@@ -1,0 +1,78 @@
+//! The repository's chores, reached as `cargo xtask <command>`: reading the command line and handing over.
+//!
+//! Nothing is decided here beyond the exit code, and no other crate may depend on this one. It uses the standard
+//! library alone, so that it builds in a moment on a fresh machine, before any dependency has been fetched.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks on its terminal")]
+
+mod args;
+mod guard;
+mod programs;
+mod servers;
+mod stages;
+mod summary;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use args::{Task, TestOptions};
+use servers::Servers;
+
+fn main() -> ExitCode {
+    match args::parse(std::env::args_os().skip(1)) {
+        Ok(Task::Help) => {
+            print!("{}", args::HELP);
+            ExitCode::SUCCESS
+        }
+        Ok(Task::Test(options)) => test(&options),
+        Ok(Task::Servers { private }) => hold_servers(private),
+        Ok(Task::Guard(orders)) => guard::obey(&orders),
+        Err(mistake) => {
+            eprintln!("xtask: {mistake}");
+            // Not 1: a mistyped command and a failing test are different news to a script.
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Finds the databases, runs every stage, cleans up, and only then speaks its verdict.
+fn test(options: &TestOptions) -> ExitCode {
+    let started = Instant::now();
+    let strict = in_ci();
+    let servers = Servers::find(options.private);
+    let stages = stages::run_all(options, servers.databases(), strict);
+    // Before the summary: a server that resists being stopped must not have the last word on the terminal.
+    let databases = servers.stop();
+    let report = summary::Report { stages: &stages, databases: &databases, strict, took: started.elapsed() };
+    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    print!("{}", report.render(colour));
+    if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Keeps the servers alive for a developer's own test runs, until the input ends or a signal ends this process.
+fn hold_servers(private: bool) -> ExitCode {
+    let servers = Servers::find(private);
+    for database in servers.databases() {
+        match &database.state {
+            Ok(ready) => eprintln!("xtask: {} {}: {}", database.name, ready.version, ready.source),
+            Err(why) => eprintln!("xtask: {}: {why}", database.name),
+        }
+    }
+    let exports = summary::exports(servers.databases());
+    if servers.databases().iter().all(|database| database.state.is_err()) {
+        return ExitCode::FAILURE;
+    }
+    print!("{exports}");
+    eprintln!("xtask: ready; Ctrl-C or the end of the input stops what was started here");
+    // A reader that went away (a closed pipe) is no reason to leave servers behind, so failures only end the wait.
+    let _ = io::stdout().flush();
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    servers.stop();
+    ExitCode::SUCCESS
+}
+
+/// Under CI nothing may be skipped quietly: a missing database or tool fails the run.
+fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}
