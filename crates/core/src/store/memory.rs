@@ -172,7 +172,9 @@ impl Row {
 
     fn die(&mut self, now: SystemTime, failure: &Failure) {
         self.unlease(State::Dead);
-        self.record.parked = false;
+        if std::mem::take(&mut self.record.parked) {
+            self.record.message.due_at = now;
+        }
         self.record.done_at = Some(now);
         self.record_failure(failure);
     }

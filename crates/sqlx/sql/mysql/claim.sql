@@ -1,0 +1,3 @@
+-- Takes messages that can start now: see routines/claim.sql.
+-- worker, limit, lease (µs), topics (null with the next null: all), beginnings of topics
+call /*:*/claim(?, ?, ?, ?, ?)

@@ -1,0 +1,20 @@
+-- Stores a batch: what stands between the marks is repeated for every message. The last line is used when a message may
+-- be stored already: it changes nothing, and keeps the statement from failing.
+-- A time is two values: whether it counts from now, and microseconds.
+insert into /*:*/outbox (
+    message_id, topic, `key`, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type,
+    aggregate_id, tenant_id, priority, occurred_at, created_at, due_at, expires_at, state, epoch, worker, leased_until,
+    attempts, lease_losses
+) values
+/*rows*/(
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+    timestamp '1970-01-01 00:00:00' + interval ? microsecond,
+    utc_timestamp(6),
+    greatest(utc_timestamp(6),
+        if(?, utc_timestamp(6), timestamp '1970-01-01 00:00:00.000000') + interval ? microsecond),
+    if(?, utc_timestamp(6), timestamp '1970-01-01 00:00:00.000000') + interval ? microsecond,
+    ?, ?, ?,
+    utc_timestamp(6) + interval ? microsecond,
+    0, 0
+)/*end*/
+/*tolerant*/on duplicate key update seq = seq

@@ -1,0 +1,3 @@
+-- Takes messages back whose lease has run out: see routines/reap.sql.
+-- limit, most lease losses
+call /*:*/reap(?, ?)

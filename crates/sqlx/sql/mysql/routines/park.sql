@@ -1,0 +1,39 @@
+-- Sets aside the due messages of keys that a dead message with the policy park holds back. The dead ones are locked, so
+-- that a requeue, which un-parks after it has changed them, comes either wholly before or wholly after.
+create procedure /*:*/park(in p_limit int)
+modifies sql data
+sql security invoker
+begin
+    declare v_now datetime(6);
+    declare v_holders longtext;
+    declare v_seqs longtext;
+    declare exit handler for sqlexception begin rollback; resignal; end;
+
+    set transaction isolation level read committed;
+    start transaction;
+    set v_now = utc_timestamp(6);
+
+    select json_arrayagg(seq) into v_holders from (
+        select seq from /*:*/outbox force index (/*+*/outbox_state)
+        where state = 3 and open_key is not null and order_policy = 1
+        order by seq
+        for update skip locked
+    ) holders;
+
+    select json_arrayagg(seq) into v_seqs from (
+        select f.seq
+        from json_table(v_holders, '$[*]' columns (seq bigint path '$')) s
+        straight_join /*:*/outbox h on h.seq = s.seq
+        straight_join /*:*/outbox f on f.open_key = h.`key` and f.seq > h.seq
+        where f.state = 0 and f.due_at <= v_now
+        order by f.seq
+        limit p_limit
+        for update skip locked
+    ) behind;
+
+    update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
+    straight_join /*:*/outbox o on o.seq = s.seq
+    set o.due_at = '9999-12-31 23:59:59.999999';
+    commit;
+    select coalesce(json_length(v_seqs), 0) as parked;
+end

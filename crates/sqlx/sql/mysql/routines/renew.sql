@@ -1,0 +1,23 @@
+-- Lets leases last from now, and tells for each whether it is still held: 0 applied, 1 lost, 2 gone.
+-- p_leases: [[seq, epoch], ..] in the order of seq.
+create procedure /*:*/renew(in p_leases longtext character set utf8mb4, in p_lease_us bigint)
+modifies sql data
+sql security invoker
+begin
+    declare exit handler for sqlexception begin rollback; resignal; end;
+
+    set transaction isolation level read committed;
+    start transaction;
+
+    select case when o.seq is null then 2 when o.state = 1 and o.epoch = a.epoch then 0 else 1 end as settled
+    from json_table(p_leases, '$[*]' columns (n for ordinality, seq bigint path '$[0]', epoch int path '$[1]')) a
+    left join /*:*/outbox o on o.seq = a.seq
+    order by a.n
+    for update;
+
+    update json_table(p_leases, '$[*]' columns (seq bigint path '$[0]', epoch int path '$[1]')) a
+    straight_join /*:*/outbox o on o.seq = a.seq
+    set o.leased_until = utc_timestamp(6) + interval p_lease_us microsecond
+    where o.state = 1 and o.epoch = a.epoch;
+    commit;
+end

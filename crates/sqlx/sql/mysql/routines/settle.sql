@@ -1,0 +1,60 @@
+-- Applies outcomes to leased messages, and tells for each whether it takes place: 0 applied, 1 lost, 2 gone.
+-- p_settlements: [[seq, epoch, outcome, delay µs, class, error, most attempts], ..] in the order of seq, in which the
+-- rows are locked, so that two settlements of the same rows cannot deadlock. Outcomes: 0 ack, 1 abandon, 2 defer,
+-- 3 release, 4 fail.
+create procedure /*:*/settle(in p_settlements longtext character set utf8mb4, in p_keep_done boolean)
+modifies sql data
+sql security invoker
+begin
+    declare v_now datetime(6);
+    declare exit handler for sqlexception begin rollback; resignal; end;
+
+    set transaction isolation level read committed;
+    start transaction;
+    set v_now = utc_timestamp(6);
+
+    select case when o.seq is null then 2
+                when o.state = 1 and o.epoch = a.epoch then 0
+                when o.state = 2 and o.epoch = a.epoch and a.outcome = 0 then 0
+                else 1 end as settled
+    from json_table(p_settlements, '$[*]' columns (
+        n for ordinality, seq bigint path '$[0]', epoch int path '$[1]', outcome int path '$[2]')) a
+    left join /*:*/outbox o on o.seq = a.seq
+    order by a.n
+    for update;
+
+    -- In two steps, because the order of assignments in an update of several tables is nobody's promise.
+    update json_table(p_settlements, '$[*]' columns (
+        seq bigint path '$[0]', epoch int path '$[1]', outcome int path '$[2]', class int path '$[4]')) a
+    straight_join /*:*/outbox o on o.seq = a.seq
+    set o.attempts = o.attempts + 1
+    where o.state = 1 and o.epoch = a.epoch and a.outcome = 1 and a.class not in (2, 3);
+
+    if not p_keep_done then
+        delete o
+        from json_table(p_settlements, '$[*]' columns (
+            seq bigint path '$[0]', epoch int path '$[1]', outcome int path '$[2]')) a
+        straight_join /*:*/outbox o on o.seq = a.seq
+        where o.state = 1 and o.epoch = a.epoch and a.outcome = 0;
+    end if;
+
+    update json_table(p_settlements, '$[*]' columns (
+        seq bigint path '$[0]', epoch int path '$[1]', outcome int path '$[2]', delay bigint path '$[3]',
+        class int path '$[4]', error text character set utf8mb4 path '$[5]', max_attempts int path '$[6]')) a
+    straight_join /*:*/outbox o on o.seq = a.seq
+    set o.due_at = if(a.outcome = 2
+                      or (a.outcome = 1 and not (a.class not in (2, 3) and o.attempts >= a.max_attempts)),
+                      v_now + interval a.delay microsecond, o.due_at),
+        o.done_at = if(a.outcome in (0, 4)
+                       or (a.outcome = 1 and a.class not in (2, 3) and o.attempts >= a.max_attempts), v_now, null),
+        o.done_by = if(a.outcome = 0, o.worker, null),
+        o.leased_until = null,
+        o.error_class = coalesce(a.class, o.error_class),
+        o.last_error = coalesce(a.error, o.last_error),
+        o.state = case when a.outcome = 0 then 2
+                       when a.outcome = 4
+                            or (a.outcome = 1 and a.class not in (2, 3) and o.attempts >= a.max_attempts) then 3
+                       else 0 end
+    where o.state = 1 and o.epoch = a.epoch;
+    commit;
+end

@@ -1,0 +1,3 @@
+-- The same by topic: see routines/topics.sql.
+-- cap
+call /*:*/topics(?)

@@ -1,0 +1,19 @@
+-- The messages whose retention is over, done ones first.
+-- $1 done are kept for (µs), $2 dead are kept for (µs; null: for ever), $3 limit
+with done as materialized (
+    select seq, key, state, done_at from /*:*/outbox
+    where state = 2 and done_at < statement_timestamp() - $1::bigint * interval '1 microsecond'
+    order by done_at, seq
+    limit $3
+    for update skip locked
+),
+dead as materialized (
+    select seq, key, state, done_at from /*:*/outbox
+    where state = 3 and done_at < statement_timestamp() - $2::bigint * interval '1 microsecond'
+    order by done_at, seq
+    limit $3
+    for update skip locked
+)
+select seq, key, state from (select * from done union all select * from dead) over
+order by state, done_at, seq
+limit $3

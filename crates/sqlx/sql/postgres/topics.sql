@@ -1,0 +1,14 @@
+-- The same by topic, of the first messages of each state.
+-- $1 cap
+select topic, state, count(*) as count
+from (
+    (select topic, state from /*:*/outbox where state = 0 and lease_losses = 0 limit $1)
+    union all
+    (select topic, state from /*:*/outbox where state = 0 and lease_losses > 0 limit $1)
+    union all
+    (select topic, state from /*:*/outbox where state = 1 limit $1)
+    union all
+    (select topic, state from /*:*/outbox where state = 3 limit $1)
+) t
+group by topic, state
+order by topic, state

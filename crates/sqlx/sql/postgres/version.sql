@@ -1,0 +1,2 @@
+-- The version of the tables.
+select version from /*:*/outbox_version

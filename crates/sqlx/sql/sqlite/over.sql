@@ -1,0 +1,19 @@
+-- The messages whose retention is over, done ones first.
+-- ?1 done are kept for (µs), ?2 dead are kept for (µs; null: for ever), ?3 limit
+select seq, key, state from (
+    select * from (
+        select seq, key, state, done_at from /*:*/outbox
+        where state = 2 and done_at < cast(unixepoch('subsec') * 1000000 as integer) - ?1
+        order by done_at, seq
+        limit ?3
+    )
+    union all
+    select * from (
+        select seq, key, state, done_at from /*:*/outbox
+        where state = 3 and done_at < cast(unixepoch('subsec') * 1000000 as integer) - ?2
+        order by done_at, seq
+        limit ?3
+    )
+)
+order by state, done_at, seq
+limit ?3

@@ -1,0 +1,49 @@
+-- How many messages are in which state, counted up to a cap along the indexes, so that a look at a long queue costs no
+-- more than one at a short one.
+-- ?1 cap
+with recursive
+clock (now) as (select cast(unixepoch('subsec') * 1000000 as integer)),
+priorities (priority) as (
+    select min(priority) from /*:*/outbox where state = 0 and lease_losses = 0
+    union all
+    select (select min(o.priority) from /*:*/outbox o
+            where o.state = 0 and o.lease_losses = 0 and o.priority > p.priority)
+    from priorities p where p.priority is not null
+),
+ready (due_at) as (
+    select o.due_at from clock cross join priorities p cross join /*:*/outbox o indexed by /*+*/outbox_ready
+    where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at <= clock.now
+    union all
+    select o.due_at from clock cross join /*:*/outbox o indexed by /*+*/outbox_suspect
+    where o.state = 0 and o.lease_losses > 0 and o.due_at <= clock.now
+),
+scheduled (due_at) as (
+    select o.due_at from clock cross join priorities p cross join /*:*/outbox o indexed by /*+*/outbox_ready
+    where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
+      and o.due_at > clock.now and o.due_at < 9223372036854775807
+    union all
+    select o.due_at from clock cross join /*:*/outbox o indexed by /*+*/outbox_suspect
+    where o.state = 0 and o.lease_losses > 0 and o.due_at > clock.now and o.due_at < 9223372036854775807
+),
+parked (due_at) as (
+    select o.due_at from priorities p cross join /*:*/outbox o indexed by /*+*/outbox_ready
+    where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at = 9223372036854775807
+    union all
+    select o.due_at from /*:*/outbox o indexed by /*+*/outbox_suspect
+    where o.state = 0 and o.lease_losses > 0 and o.due_at = 9223372036854775807
+)
+select
+    (select count(*) from (select 1 from ready limit ?1)) as ready,
+    (select count(*) from (select 1 from scheduled limit ?1)) as scheduled,
+    (select count(*) from (select 1 from parked limit ?1)) as parked,
+    (select count(*) from (select 1 from /*:*/outbox where state = 1 limit ?1)) as leased,
+    (select count(*) from (select 1 from /*:*/outbox where state = 2 limit ?1)) as done,
+    (select count(*) from (select 1 from /*:*/outbox where state = 3 limit ?1)) as dead,
+    (select clock.now - min(first.due_at) from clock, (
+        select (select min(o.due_at) from /*:*/outbox o
+                where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority) as due_at
+        from priorities p where p.priority is not null
+        union all
+        select min(due_at) from /*:*/outbox where state = 0 and lease_losses > 0
+     ) first
+     where first.due_at <= clock.now) as oldest

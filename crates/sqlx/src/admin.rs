@@ -1,0 +1,150 @@
+//! What operators need of a SQL store: the same for all dialects.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use posthaste_core::store::admin::{MAX_PAGE, STATS_CAP};
+use posthaste_core::store::check_batch;
+use posthaste_core::{
+    Change, Count, Cursor, Failure, FailureClass, Filter, HistoryEntry, Listing, MessageId, Record, Result, State,
+    Stats, StoreAdmin, TopicCount, WorkItemId,
+};
+
+use crate::arg::Arg;
+use crate::dialect::Dialect;
+use crate::retry::Tries;
+use crate::row::{self, Columns};
+use crate::store::{SqlStore, retrying};
+
+/// The values of a filter, in the order in which `list.sql` and `select.sql` take them after their first.
+fn filter_args(filter: &Filter, limit: u32) -> Vec<Arg<'_>> {
+    let [exact, prefixes] = Arg::topics(&filter.topics);
+    vec![
+        Arg::Small(filter.state.map(State::code)),
+        exact,
+        prefixes,
+        Arg::Text(filter.key.as_deref()),
+        Arg::Text(filter.tenant_id.as_deref()),
+        Arg::Text(filter.correlation_id.as_deref()),
+        Arg::Small(filter.class.map(FailureClass::code)),
+        Arg::time(filter.created_from),
+        Arg::time(filter.created_before),
+        Arg::Ids((!filter.ids.is_empty()).then_some(&filter.ids)),
+        Arg::int(limit),
+    ]
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Action {
+    Requeue,
+    Bury,
+}
+
+impl<D: Dialect> SqlStore<D> {
+    async fn change(&self, action: Action, change: &Change) -> Result<Vec<MessageId>> {
+        let name = if action == Action::Requeue { "requeue" } else { "bury" };
+        let failed = |error| self.wrap(name, error);
+        let statements = self.statements();
+        let mut args = vec![Arg::Bool(action == Action::Requeue)];
+        args.extend(filter_args(change.filter(), change.get_limit()));
+        let mut tx = self.begin(name).await?;
+        let rows = D::fetch(&mut tx, &statements.select, &args).await.map_err(failed)?;
+        let mut seqs = Vec::with_capacity(rows.len());
+        let mut ids = Vec::with_capacity(rows.len());
+        let mut keyed = Vec::new();
+        for row in &rows {
+            let seq = row.int(0)?;
+            seqs.push(seq);
+            ids.push(row.id(1)?);
+            keyed.extend(row.opt_text(2)?.map(|key| (seq, key)));
+        }
+        if change.is_dry_run() || seqs.is_empty() {
+            tx.rollback().await.map_err(failed)?;
+            return Ok(ids);
+        }
+        let note = [Arg::Ints(&seqs), Arg::text(name), Arg::text(change.by()), Arg::text(change.why())];
+        D::execute(&mut tx, &statements.note, &note).await.map_err(failed)?;
+        match action {
+            Action::Requeue => D::execute(&mut tx, &statements.requeue, &[Arg::Ints(&seqs)]).await,
+            Action::Bury => {
+                let reason =
+                    Failure::new(FailureClass::Buried, format!("buried by {}: {}", change.by(), change.why()));
+                D::execute(&mut tx, &statements.bury, &[Arg::Ints(&seqs), Arg::text(reason.text())]).await
+            }
+        }
+        .map_err(failed)?;
+        self.unpark(name, &mut tx, &keyed).await?;
+        self.commit(name, tx).await?;
+        Ok(ids)
+    }
+
+    async fn records(&self, filter: &Filter, after: i64, limit: u32) -> Result<Vec<Record>> {
+        let mut args = vec![Arg::int(after)];
+        args.extend(filter_args(filter, limit));
+        let rows = self.fetch("list", &self.statements().list, &args).await?;
+        rows.iter().map(row::record).collect::<Result<_>>().map_err(|error| error.during("list"))
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> StoreAdmin for SqlStore<D> {
+    async fn stats(&self) -> Result<Stats> {
+        let cap = [Arg::int(STATS_CAP + 1)];
+        let count = |value: i64| Count::capped(u64::try_from(value).unwrap_or_default());
+        let mut stats = Stats::default();
+        for row in &self.fetch("stats", &self.statements().stats, &cap).await? {
+            stats.ready = count(row.int(0)?);
+            stats.scheduled = count(row.int(1)?);
+            stats.parked = count(row.int(2)?);
+            stats.leased = count(row.int(3)?);
+            stats.done = count(row.int(4)?);
+            stats.dead = count(row.int(5)?);
+            stats.oldest_ready =
+                row.opt_int(6)?.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default()));
+        }
+        // A topic's count is exact if all messages of its state were looked at.
+        let all_ready = [stats.ready, stats.scheduled, stats.parked].iter().all(|count| count.exact);
+        for row in &self.fetch("stats", &self.statements().topics, &cap).await? {
+            let state = State::from_code(row.small(1)?)?;
+            let exact = match state {
+                State::Ready => all_ready,
+                State::Leased => stats.leased.exact,
+                State::Done => stats.done.exact,
+                State::Dead => stats.dead.exact,
+            };
+            let count = Count { value: count(row.int(2)?).value, exact };
+            stats.topics.push(TopicCount { topic: row.text(0)?, state, count });
+        }
+        Ok(stats)
+    }
+
+    async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: u32) -> Result<Listing> {
+        check_batch("page", limit, MAX_PAGE).map_err(|error| error.during("list"))?;
+        filter.check().map_err(|error| error.during("list"))?;
+        let after = after.map_or(i64::MIN, |cursor| cursor.item().get());
+        let mut records = self.records(filter, after, limit + 1).await?;
+        let more = records.len() > limit as usize;
+        records.truncate(limit as usize);
+        let last: Option<WorkItemId> = records.last().filter(|_| more).map(|record| record.message.item);
+        Ok(Listing { next: last.map(Cursor::after), records })
+    }
+
+    async fn show(&self, id: MessageId) -> Result<Option<(Record, Vec<HistoryEntry>)>> {
+        let filter = Filter { ids: vec![id], ..Filter::default() };
+        let Some(record) = self.records(&filter, i64::MIN, 1).await?.pop() else { return Ok(None) };
+        let seq = [Arg::int(record.message.item.get())];
+        let rows = self.fetch("show", &self.statements().history, &seq).await?;
+        let history = rows.iter().map(row::history).collect::<Result<_>>()?;
+        Ok(Some((record, history)))
+    }
+
+    async fn requeue(&self, change: &Change) -> Result<Vec<MessageId>> {
+        change.check().map_err(|error| error.during("requeue"))?;
+        retrying!(self.change(Action::Requeue, change))
+    }
+
+    async fn bury(&self, change: &Change) -> Result<Vec<MessageId>> {
+        change.check().map_err(|error| error.during("bury"))?;
+        retrying!(self.change(Action::Bury, change))
+    }
+}

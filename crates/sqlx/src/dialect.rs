@@ -1,0 +1,152 @@
+//! What differs between the databases: how values are bound and rows are read, how a batch is inserted, how a
+//! migration is guarded, and what an error means.
+//!
+//! What they have in common stands in `store.rs` and `admin.rs`, once.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use posthaste_core::{Birth, Enqueued, Lease, MessageId, NewMessage, Result, Settlement};
+use sqlx_core::Error as SqlxError;
+use sqlx_core::database::Database;
+use sqlx_core::error::DatabaseError;
+use sqlx_core::pool::PoolOptions;
+
+use crate::arg::Arg;
+use crate::error::Verdict;
+use crate::migrate::Script;
+use crate::naming::Naming;
+use crate::row::Columns;
+use crate::sql::{Files, Statement, Statements};
+
+/// A connection of a dialect's.
+pub(crate) type Connection<D> = <<D as Dialect>::Db as Database>::Connection;
+/// What it takes to make one.
+pub(crate) type ConnectOptions<D> = <Connection<D> as sqlx_core::connection::Connection>::Options;
+
+pub(crate) mod sealed {
+    /// Dialects are ours alone.
+    pub trait Sealed {}
+}
+
+/// One of the databases that this crate knows.
+#[allow(private_interfaces, reason = "sealed: nobody else implements or calls it")]
+pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
+    /// The driver.
+    type Db: Database<Row: Columns>;
+
+    #[doc(hidden)]
+    const FILES: Files;
+    #[doc(hidden)]
+    const QUOTE: char;
+    #[doc(hidden)]
+    const DEFAULT_SCHEMA: Option<&'static str>;
+    #[doc(hidden)]
+    const DEFAULT_PREFIX: &'static str;
+    /// How a transaction of our own begins.
+    #[doc(hidden)]
+    const BEGIN: &'static str;
+    /// The most rows, and about the most bytes, of one insert.
+    #[doc(hidden)]
+    const MAX_INSERT: (usize, usize);
+
+    #[doc(hidden)]
+    fn judge(error: &dyn DatabaseError) -> Verdict;
+    #[doc(hidden)]
+    fn check_naming(naming: &Naming) -> Result<()> {
+        let _ = naming;
+        Ok(())
+    }
+    /// Where the database is, without any secret.
+    #[doc(hidden)]
+    fn endpoint(options: &ConnectOptions<Self>) -> String;
+    /// The settings that our own connections have, and a user's may not have.
+    #[doc(hidden)]
+    fn own_connections(
+        options: ConnectOptions<Self>,
+        pool: PoolOptions<Self::Db>,
+    ) -> (ConnectOptions<Self>, PoolOptions<Self::Db>);
+
+    #[doc(hidden)]
+    fn fetch<'c>(
+        connection: &'c mut Connection<Self>,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> impl Future<Output = Result<Vec<<Self::Db as Database>::Row>, SqlxError>> + Send + use<'c, Self>;
+    #[doc(hidden)]
+    fn execute<'c>(
+        connection: &'c mut Connection<Self>,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> impl Future<Output = Result<u64, SqlxError>> + Send + use<'c, Self>;
+
+    /// Inserts a batch that fits into one statement. An inner error is the driver's, to be wrapped by the caller.
+    #[doc(hidden)]
+    fn insert(
+        connection: &mut Connection<Self>,
+        statements: &Statements,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> impl Future<Output = Result<Result<Vec<Enqueued>>, SqlxError>> + Send;
+    /// Whether inserting this batch takes more than one statement.
+    #[doc(hidden)]
+    fn insert_is_long(messages: &[NewMessage]) -> bool;
+
+    #[doc(hidden)]
+    fn settle(
+        connection: &mut Connection<Self>,
+        statement: &Statement,
+        settlements: &[&Settlement],
+        keep_done: bool,
+    ) -> impl Future<Output = Result<Vec<<Self::Db as Database>::Row>, SqlxError>> + Send;
+    #[doc(hidden)]
+    fn renew(
+        connection: &mut Connection<Self>,
+        statement: &Statement,
+        leases: &[&Lease],
+        lease: Duration,
+    ) -> impl Future<Output = Result<Vec<<Self::Db as Database>::Row>, SqlxError>> + Send;
+
+    /// A whole script for the database's own client.
+    #[doc(hidden)]
+    fn print(script: &Script) -> String;
+    /// Applies what is missing of a script, on a connection of its own, under a lock of the database's.
+    #[doc(hidden)]
+    fn migrate(
+        options: &ConnectOptions<Self>,
+        script: &Script,
+    ) -> impl Future<Output = Result<Result<u32>, SqlxError>> + Send;
+}
+
+/// What an insert did, told for each message of the batch.
+///
+/// `stored` are the rows that the insert made, `twins` the rows that stand in the way of the others. A message that is
+/// in neither met a row that has gone since: its index is returned, to be tried again.
+pub(crate) fn answers(
+    messages: &[NewMessage],
+    stored: &[(MessageId, Option<Lease>)],
+    twins: &[(MessageId, Option<Vec<u8>>)],
+) -> (Vec<Option<Enqueued>>, Vec<usize>) {
+    let mut stored: std::collections::HashMap<_, _> = stored.iter().copied().collect();
+    let mut missing = Vec::new();
+    let answers = messages.iter().enumerate().map(|(index, message)| {
+        if let Some(lease) = stored.remove(&message.id()) {
+            return Some(Enqueued::New { id: message.id(), lease });
+        }
+        let dedup = message.dedup().map(|hash| hash.as_slice());
+        let twin = twins.iter().find(|(id, hash)| {
+            *id == message.id() || (dedup.is_some() && hash.as_deref() == dedup)
+        });
+        if twin.is_none() {
+            missing.push(index);
+        }
+        twin.map(|(id, _)| Enqueued::Duplicate { id: *id })
+    });
+    let answers = answers.collect();
+    (answers, missing)
+}
+
+/// One per answer of a statement that answers with a code for each of a batch.
+pub(crate) fn codes<R: Columns>(rows: &[R]) -> Result<Vec<posthaste_core::Settled>> {
+    rows.iter().map(|row| posthaste_core::Settled::from_code(row.small(0)?)).collect()
+}

@@ -1,0 +1,83 @@
+//! From the driver's errors to ours: which kind, and what to do about it.
+//!
+//! The database's own message is kept in the text, its details are not: they quote rows.
+
+use posthaste_core::{Error, ErrorKind};
+use sqlx_core::Error as SqlxError;
+use sqlx_core::error::DatabaseError;
+
+/// What a dialect knows about an error of its database.
+pub(crate) struct Verdict {
+    pub(crate) kind: ErrorKind,
+    pub(crate) remedy: Option<&'static str>,
+}
+
+impl Verdict {
+    pub(crate) const fn new(kind: ErrorKind) -> Self {
+        let remedy = match kind {
+            ErrorKind::SchemaMissing => Some(
+                "create or update the tables: call migrate(), or apply what migration_sql() prints with your own tool",
+            ),
+            ErrorKind::Permission => Some("check the user, the password and the grants (docs/roles.md)"),
+            ErrorKind::Full => Some("make room on the database's disk; what was under way was rolled back"),
+            _ => None,
+        };
+        Self { kind, remedy }
+    }
+
+    pub(crate) const fn or(mut self, remedy: &'static str) -> Self {
+        self.remedy = Some(remedy);
+        self
+    }
+}
+
+/// Our error for one of the driver's.
+pub(crate) fn wrap(
+    operation: &'static str,
+    endpoint: &str,
+    judge: fn(&dyn DatabaseError) -> Verdict,
+    source: SqlxError,
+) -> Error {
+    let (Verdict { kind, remedy }, text) = match &source {
+        SqlxError::Database(error) => (judge(error.as_ref()), error.message().to_owned()),
+        SqlxError::Io(error) => {
+            (Verdict::new(ErrorKind::Unavailable).or("check that the server runs and can be reached"), error.to_string())
+        }
+        SqlxError::Tls(error) => (
+            Verdict::new(ErrorKind::Unavailable).or("check the certificate, the host's name and sslmode"),
+            error.to_string(),
+        ),
+        SqlxError::PoolTimedOut => (
+            Verdict::new(ErrorKind::Busy).or("raise max_connections, or check that the server can be reached"),
+            "no connection came free in time".to_owned(),
+        ),
+        SqlxError::PoolClosed | SqlxError::WorkerCrashed | SqlxError::BeginFailed => {
+            (Verdict::new(ErrorKind::Unavailable), source.to_string())
+        }
+        // A connection that was cut in the middle of an answer.
+        SqlxError::Protocol(_) => (Verdict::new(ErrorKind::Unavailable), source.to_string()),
+        SqlxError::Configuration(error) => {
+            (Verdict::new(ErrorKind::Configuration).or("check the URL"), error.to_string())
+        }
+        SqlxError::Decode(_) | SqlxError::ColumnDecode { .. } | SqlxError::Encode(_) => {
+            (Verdict::new(ErrorKind::Codec), "a value could not be read".to_owned())
+        }
+        _ => (Verdict::new(ErrorKind::Database), source.to_string()),
+    };
+    let error = Error::new(kind, text).during(operation).with_context("database", endpoint).with_source(source);
+    match remedy {
+        Some(remedy) => error.with_remedy(remedy),
+        None => error,
+    }
+}
+
+/// An error of a call that may have taken place before the connection was lost.
+pub(crate) fn unknown(error: Error) -> Error {
+    if error.kind() != ErrorKind::Unavailable {
+        return error;
+    }
+    Error::new(ErrorKind::CommitUnknown, "the connection was lost before the database answered")
+        .during(error.operation().unwrap_or("commit"))
+        .with_remedy("repeat the call with the same message: if it is stored already, that is what you are told")
+        .with_source(error)
+}

@@ -1,0 +1,92 @@
+//! What can be configured about a store.
+
+use std::time::Duration;
+
+use posthaste_core::{Error, ErrorKind, Result};
+
+/// Settings of a store.
+///
+/// ```
+/// use posthaste_sqlx::StoreOptions;
+///
+/// let options = StoreOptions::new().schema("billing").prefix("out_").keep_done(false);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    pub(crate) schema: Option<String>,
+    pub(crate) prefix: Option<String>,
+    pub(crate) keep_done: bool,
+    pub(crate) max_connections: u32,
+    pub(crate) acquire_timeout: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl StoreOptions {
+    /// The defaults.
+    pub const fn new() -> Self {
+        Self {
+            schema: None,
+            prefix: None,
+            keep_done: true,
+            max_connections: 8,
+            acquire_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// The schema of the tables: up to 32 ASCII letters, digits and underscores. Default: `posthaste` in PostgreSQL; in
+    /// MySQL and MariaDB, where a schema is a database, that of the connection. SQLite has none.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
+    }
+
+    /// What every table, index and routine begins with: up to 32 ASCII letters, digits and underscores. Default: nothing
+    /// in PostgreSQL, `posthaste_` elsewhere.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Whether acked messages are kept as done, until they are pruned, or deleted at once, which is faster. A dedup key
+    /// works for as long as its message is there. Default: kept.
+    #[must_use]
+    pub const fn keep_done(mut self, keep: bool) -> Self {
+        self.keep_done = keep;
+        self
+    }
+
+    /// The most connections of the store's own pool: 1 to 1,000. Default: 8.
+    #[must_use]
+    pub const fn max_connections(mut self, connections: u32) -> Self {
+        self.max_connections = connections;
+        self
+    }
+
+    /// How long to wait for a connection of the store's own pool: 10 ms to 10 min. Default: 5 s.
+    #[must_use]
+    pub const fn acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.acquire_timeout = timeout;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let refuse = |message: String, remedy: &str| {
+            Err(Error::new(ErrorKind::Configuration, message).with_remedy(remedy.to_owned()))
+        };
+        if !(1..=1_000).contains(&self.max_connections) {
+            return refuse(format!("max_connections is {}", self.max_connections), "give it 1 to 1000");
+        }
+        if !(Duration::from_millis(10)..=Duration::from_secs(600)).contains(&self.acquire_timeout) {
+            return refuse(format!("acquire_timeout is {:?}", self.acquire_timeout), "give it 10 ms to 10 min");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! PostgreSQL, 14 and newer.
+//!
+//! Claims, settlements and renewals are one statement each, and so one round trip; batches go in as arrays.
+
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime};
+
+use posthaste_core::{
+    Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Outcome, Result, Settlement, Uuid, When,
+    WorkItemId,
+};
+use sqlx_core::Error as SqlxError;
+use sqlx_core::arguments::Arguments as _;
+use sqlx_core::connection::{ConnectOptions as _, Connection as _};
+use sqlx_core::error::{BoxDynError, DatabaseError};
+use sqlx_core::executor::Executor as _;
+use sqlx_core::pool::PoolOptions;
+use sqlx_core::query::query_with_result;
+use sqlx_core::row::Row as _;
+use sqlx_postgres::types::PgInterval;
+use sqlx_postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+
+use crate::arg::{Arg, from_micros, micros, span_micros};
+use crate::dialect::{Dialect, answers, sealed};
+use crate::error::Verdict;
+use crate::migrate::Script;
+use crate::row::{columns, read};
+use crate::sql::{Files, Statement, Statements, files};
+use crate::store::SqlStore;
+
+/// A store over PostgreSQL.
+pub type PgStore = SqlStore<Postgres>;
+
+/// The dialect of PostgreSQL.
+#[derive(Clone, Copy, Debug)]
+pub struct Postgres;
+
+impl sealed::Sealed for Postgres {}
+
+/// Microseconds from 1970 to 2000, where PostgreSQL's clock begins.
+const EPOCH_2000: i64 = 946_684_800_000_000;
+
+#[allow(private_interfaces, reason = "sealed: nobody else implements or calls it")]
+impl Dialect for Postgres {
+    type Db = sqlx_postgres::Postgres;
+
+    const FILES: Files = files!("postgres", migrations: ["0001_outbox"], routines: ["routines"]);
+    const QUOTE: char = '"';
+    const DEFAULT_SCHEMA: Option<&'static str> = Some("posthaste");
+    const DEFAULT_PREFIX: &'static str = "";
+    const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+    const MAX_INSERT: (usize, usize) = (10_000, 64 << 20);
+
+    fn judge(error: &dyn DatabaseError) -> Verdict {
+        let code = error.code().unwrap_or(Cow::Borrowed(""));
+        match &*code {
+            "42P01" | "3F000" | "42883" | "42703" => Verdict::new(ErrorKind::SchemaMissing),
+            "42501" => Verdict::new(ErrorKind::Permission),
+            "3D000" => Verdict::new(ErrorKind::Configuration).or("create the database, or name another in the URL"),
+            "40001" | "40P01" => Verdict::new(ErrorKind::Conflict),
+            "55P03" | "57014" => Verdict::new(ErrorKind::Busy),
+            "53300" => Verdict::new(ErrorKind::Busy).or("lower the pools' sizes or raise the server's max_connections"),
+            "53100" | "53200" => Verdict::new(ErrorKind::Full),
+            "57P01" | "57P02" | "57P03" => Verdict::new(ErrorKind::Unavailable),
+            _ if code.starts_with("28") => Verdict::new(ErrorKind::Permission),
+            _ if code.starts_with("08") => Verdict::new(ErrorKind::Unavailable),
+            _ => Verdict::new(ErrorKind::Database),
+        }
+    }
+
+    fn endpoint(options: &PgConnectOptions) -> String {
+        let database = options.get_database().unwrap_or(options.get_username());
+        format!("postgres {}:{}/{database}", options.get_host(), options.get_port())
+    }
+
+    fn own_connections(
+        options: PgConnectOptions,
+        pool: PoolOptions<Self::Db>,
+    ) -> (PgConnectOptions, PoolOptions<Self::Db>) {
+        // A queue is empty when the planner looks at it and full when it matters: every statement of ours is served by
+        // an index, so nothing else is to be considered. Server-side limits, because a dropped future is no way to
+        // stop a statement.
+        let options = options.disable_statement_logging().options([
+            ("jit", "off"),
+            ("enable_seqscan", "off"),
+            ("enable_bitmapscan", "off"),
+            ("plan_cache_mode", "force_generic_plan"),
+            ("lock_timeout", "10s"),
+            ("statement_timeout", "60s"),
+            ("idle_in_transaction_session_timeout", "60s"),
+        ]);
+        (options, pool)
+    }
+
+    fn fetch<'c>(
+        connection: &'c mut PgConnection,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> impl Future<Output = Result<Vec<PgRow>, SqlxError>> + Send + use<'c> {
+        query_with_result(statement.sql(), bind(args)).fetch_all(connection)
+    }
+
+    fn execute<'c>(
+        connection: &'c mut PgConnection,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> impl Future<Output = Result<u64, SqlxError>> + Send + use<'c> {
+        let query = query_with_result(statement.sql(), bind(args));
+        async move { Ok(query.execute(connection).await?.rows_affected()) }
+    }
+
+    async fn insert(
+        connection: &mut PgConnection,
+        statements: &Statements,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> Result<Result<Vec<Enqueued>>, SqlxError> {
+        let args = insert_args(messages, birth);
+        let rows = query_with_result(statements.enqueue.sql(), args).fetch_all(&mut *connection).await?;
+        let mut stored = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let epoch: i32 = row.try_get(2)?;
+            let lease = Lease { item: WorkItemId::new(row.try_get(1)?), epoch };
+            stored.push((MessageId::from_uuid(row.try_get(0)?), (epoch > 0).then_some(lease)));
+        }
+        let twins = if stored.len() == messages.len() {
+            Vec::new()
+        } else {
+            // Another transaction may have stored a twin after our statement's snapshot: look again, in a new one.
+            let mut args = PgArguments::default();
+            let ids: Vec<Uuid> = messages.iter().map(|message| *message.id().as_uuid()).collect();
+            let hashes: Vec<&[u8]> = messages.iter().filter_map(|m| m.dedup().map(|hash| &hash[..])).collect();
+            args.add(ids).and_then(|()| args.add(hashes)).map_err(SqlxError::Encode)?;
+            let rows = query_with_result(statements.duplicates.sql(), Ok(args)).fetch_all(connection).await?;
+            rows.iter()
+                .map(|row| Ok((MessageId::from_uuid(row.try_get(0)?), row.try_get(1)?)))
+                .collect::<Result<Vec<_>, SqlxError>>()?
+        };
+        let (answers, missing) = answers(messages, &stored, &twins);
+        Ok(if missing.is_empty() {
+            Ok(answers.into_iter().flatten().collect())
+        } else {
+            Err(Error::new(ErrorKind::Conflict, "a message with the same dedup key was removed at the same moment")
+                .with_remedy("publish it again, in a new transaction"))
+        })
+    }
+
+    fn insert_is_long(_messages: &[NewMessage]) -> bool {
+        false
+    }
+
+    async fn settle(
+        connection: &mut PgConnection,
+        statement: &Statement,
+        settlements: &[&Settlement],
+        keep_done: bool,
+    ) -> Result<Vec<PgRow>, SqlxError> {
+        query_with_result(statement.sql(), settle_args(settlements, keep_done)).fetch_all(connection).await
+    }
+
+    async fn renew(
+        connection: &mut PgConnection,
+        statement: &Statement,
+        leases: &[&Lease],
+        lease: Duration,
+    ) -> Result<Vec<PgRow>, SqlxError> {
+        let seqs: Vec<i64> = leases.iter().map(|lease| lease.item.get()).collect();
+        let epochs: Vec<i32> = leases.iter().map(|lease| lease.epoch).collect();
+        Self::fetch(connection, statement, &[Arg::Ints(&seqs), Arg::Epochs(&epochs), Arg::Span(lease)]).await
+    }
+
+    fn print(script: &Script) -> String {
+        let text = script.print(&setup(script), str::to_owned, &record(script));
+        format!("begin;\n\n{text}\ncommit;\n")
+    }
+
+    /// Everything in one transaction under an advisory lock that the transaction holds: no half-made schema, and it
+    /// works through a pooler.
+    async fn migrate(options: &PgConnectOptions, script: &Script) -> Result<Result<u32>, SqlxError> {
+        let mut connection = PgConnection::connect_with(options).await?;
+        let mut tx = connection.begin().await?;
+        // Other migrations are waited for, however long they take.
+        run(&mut tx, "set local lock_timeout = 0; set local statement_timeout = 0").await?;
+        run(&mut tx, &format!("select pg_advisory_xact_lock({})", script.lock_key())).await?;
+        run(&mut tx, &setup(script)).await?;
+        let table = script.naming.full("outbox_version");
+        let select = Statement::new(format!("select version, routines from {table}"));
+        let rows = Self::fetch(&mut tx, &select, &[]).await?;
+        let found = match rows.first() {
+            Some(row) => (row.try_get::<i32, _>(0)?, row.try_get::<String, _>(1)?),
+            None => (0, String::new()),
+        };
+        let missing = match script.missing(u32::try_from(found.0).unwrap_or_default()) {
+            Ok(missing) => missing,
+            Err(error) => return Ok(Err(error)),
+        };
+        let version = script.version();
+        if !missing.is_empty() || found.1 != script.routines_mark {
+            for sql in missing.iter().map(|(_, sql)| sql).chain(&script.routines) {
+                run(&mut tx, sql).await?;
+            }
+            run(&mut tx, &record(script)).await?;
+        }
+        tx.commit().await?;
+        connection.close().await?;
+        Ok(Ok(version))
+    }
+}
+
+async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), SqlxError> {
+    let statement = Statement::new(sql.to_owned());
+    connection.execute(sqlx_core::raw_sql::raw_sql(statement.sql())).await.map(drop)
+}
+
+/// Creates the schema, unless it is there (which takes fewer rights), and the table of the version.
+pub(crate) fn setup(script: &Script) -> String {
+    let naming = &script.naming;
+    let schema = naming.schema.as_deref().unwrap_or("public");
+    format!(
+        "do $$ begin if to_regnamespace('\"{schema}\"') is null then create schema \"{schema}\"; end if; end $$;\n\
+         create table if not exists {} (version integer not null, routines text not null);",
+        naming.full("outbox_version")
+    )
+}
+
+/// Writes the version down.
+pub(crate) fn record(script: &Script) -> String {
+    let table = script.naming.full("outbox_version");
+    format!(
+        "delete from {table};\ninsert into {table} (version, routines) values ({}, '{}');",
+        script.version(),
+        script.routines_mark
+    )
+}
+
+fn interval(span: Duration) -> PgInterval {
+    PgInterval { months: 0, days: 0, microseconds: span_micros(span) }
+}
+
+fn bind(args: &[Arg<'_>]) -> Result<PgArguments, BoxDynError> {
+    let mut bound = PgArguments::default();
+    for arg in args {
+        match arg {
+            Arg::Int(value) => bound.add(value),
+            Arg::Small(value) => bound.add(value),
+            Arg::Bool(value) => bound.add(value),
+            Arg::Text(value) => bound.add(value),
+            Arg::Span(span) => bound.add(interval(*span)),
+            Arg::Ints(list) => bound.add(*list),
+            Arg::Epochs(list) => bound.add(*list),
+            Arg::Texts(list) => bound.add(list),
+            Arg::Ids(list) => {
+                bound.add(list.map(|ids| ids.iter().map(|id| *id.as_uuid()).collect::<Vec<Uuid>>()))
+            }
+        }?;
+    }
+    Ok(bound)
+}
+
+fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments, BoxDynError> {
+    /// One array per column: the binary form is written once, straight from the messages.
+    fn column<'a, T>(messages: &'a [NewMessage], value: impl Fn(&'a NewMessage) -> T) -> Vec<T> {
+        messages.iter().map(value).collect()
+    }
+    let time = |when: When| match when {
+        When::Now => Some(0),
+        When::After(delay) => Some(span_micros(delay)),
+        When::At(time) => Some(micros(time)),
+    };
+    let mut args = PgArguments::default();
+    args.add(column(messages, |m| *m.id().as_uuid()))?;
+    args.add(column(messages, NewMessage::topic))?;
+    args.add(column(messages, NewMessage::key))?;
+    args.add(column(messages, |m| m.order().unwrap_or_default().code()))?;
+    args.add(column(messages, |m| m.dedup().map(|hash| &hash[..])))?;
+    args.add(column(messages, NewMessage::payload))?;
+    args.add(column(messages, NewMessage::content_type))?;
+    args.add(column(messages, NewMessage::encoded_headers))?;
+    args.add(column(messages, NewMessage::correlation_id))?;
+    args.add(column(messages, NewMessage::aggregate_type))?;
+    args.add(column(messages, NewMessage::aggregate_id))?;
+    args.add(column(messages, NewMessage::tenant_id))?;
+    args.add(column(messages, NewMessage::priority))?;
+    args.add(column(messages, |m| m.occurred_at().map(micros)))?;
+    args.add(column(messages, |m| (m.due() != When::Now).then(|| time(m.due())).flatten()))?;
+    args.add(column(messages, |m| !matches!(m.due(), When::At(_))))?;
+    args.add(column(messages, |m| m.expires().and_then(time)))?;
+    args.add(column(messages, |m| !matches!(m.expires(), Some(When::At(_)))))?;
+    args.add(column(messages, |m| matches!(birth.for_message(m), Birth::Leased { .. })))?;
+    let (worker, lease) = match birth {
+        Birth::Ready => (None, None),
+        Birth::Leased { worker, lease } => (Some(worker.as_str()), Some(interval(lease))),
+    };
+    args.add(worker)?;
+    args.add(lease)?;
+    Ok(args)
+}
+
+fn settle_args(settlements: &[&Settlement], keep_done: bool) -> Result<PgArguments, BoxDynError> {
+    fn column<'a, T>(settlements: &[&'a Settlement], value: impl Fn(&'a Settlement) -> T) -> Vec<T> {
+        settlements.iter().map(|settlement| value(settlement)).collect()
+    }
+    let mut args = PgArguments::default();
+    args.add(column(settlements, |s| s.lease.item.get()))?;
+    args.add(column(settlements, |s| s.lease.epoch))?;
+    args.add(column(settlements, |s| s.outcome.code()))?;
+    args.add(column(settlements, |s| span_micros(s.outcome.delay())))?;
+    args.add(column(settlements, |s| s.outcome.failure().map(|failure| failure.class().code())))?;
+    args.add(column(settlements, |s| s.outcome.failure().map(posthaste_core::Failure::text)))?;
+    args.add(column(settlements, |s| match &s.outcome {
+        Outcome::Abandon { max_attempts, .. } => i32::try_from(*max_attempts).unwrap_or(i32::MAX),
+        _ => i32::MAX,
+    }))?;
+    args.add(keep_done)?;
+    Ok(args)
+}
+
+columns!(PgRow {
+    fn opt_text(&self, column: usize) -> Result<Option<String>> {
+        read(self.try_get_unchecked(column))
+    }
+
+    fn id(&self, column: usize) -> Result<MessageId> {
+        read(self.try_get_unchecked(column).map(MessageId::from_uuid))
+    }
+
+    /// A timestamp's binary form is a number of microseconds; infinity is the largest.
+    fn opt_time(&self, column: usize) -> Result<Option<SystemTime>> {
+        let stored: Option<i64> = read(self.try_get_unchecked(column))?;
+        Ok(stored.map(|micros| from_micros(micros.saturating_add(EPOCH_2000))))
+    }
+});

@@ -1,0 +1,115 @@
+//! The statements of a store: read from the `.sql` files at compile time, rendered once when a store is made.
+//!
+//! Every dialect has the same files; a missing one does not compile.
+
+use std::sync::Arc;
+
+use sqlx_core::sql_str::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+use crate::naming::Naming;
+
+/// A statement with the names of one store in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Statement(Arc<str>);
+
+impl Statement {
+    pub(crate) fn new(sql: String) -> Self {
+        Self(sql.into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Safe, because its text comes from our files and from names that `naming.rs` has checked.
+    pub(crate) fn sql(&self) -> SqlStr {
+        AssertSqlSafe(Arc::clone(&self.0)).into_sql_str()
+    }
+}
+
+macro_rules! statements {
+    ($($name:ident),* $(,)?) => {
+        /// The text of a dialect's files.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Files {
+            $(pub(crate) $name: &'static str,)*
+            /// Numbered, never edited once released.
+            pub(crate) migrations: &'static [(&'static str, &'static str)],
+            /// Made again whenever their text has changed.
+            pub(crate) routines: &'static [&'static str],
+        }
+
+        /// The statements of one store.
+        #[derive(Clone, Debug)]
+        pub(crate) struct Statements {
+            $(pub(crate) $name: Statement,)*
+        }
+
+        impl Statements {
+            pub(crate) fn new(files: &Files, naming: &Naming) -> Self {
+                Self { $($name: Statement::new(naming.render(files.$name)),)* }
+            }
+        }
+    };
+}
+
+statements!(
+    archive,
+    bury,
+    claim,
+    duplicates,
+    enqueue,
+    expire,
+    forget,
+    history,
+    list,
+    note,
+    over,
+    park,
+    prune,
+    reap,
+    renew,
+    requeue,
+    select,
+    settle,
+    stats,
+    topics,
+    unpark,
+    version,
+);
+
+/// The files of a dialect's folder, with its migrations and routines in the order in which they are run.
+macro_rules! files {
+    ($dialect:literal, migrations: [$($migration:literal),* $(,)?], routines: [$($routine:literal),* $(,)?]) => {
+        $crate::sql::Files {
+            archive: include_str!(concat!("../sql/", $dialect, "/archive.sql")),
+            bury: include_str!(concat!("../sql/", $dialect, "/bury.sql")),
+            claim: include_str!(concat!("../sql/", $dialect, "/claim.sql")),
+            duplicates: include_str!(concat!("../sql/", $dialect, "/duplicates.sql")),
+            enqueue: include_str!(concat!("../sql/", $dialect, "/enqueue.sql")),
+            expire: include_str!(concat!("../sql/", $dialect, "/expire.sql")),
+            forget: include_str!(concat!("../sql/", $dialect, "/forget.sql")),
+            history: include_str!(concat!("../sql/", $dialect, "/history.sql")),
+            list: include_str!(concat!("../sql/", $dialect, "/list.sql")),
+            note: include_str!(concat!("../sql/", $dialect, "/note.sql")),
+            over: include_str!(concat!("../sql/", $dialect, "/over.sql")),
+            park: include_str!(concat!("../sql/", $dialect, "/park.sql")),
+            prune: include_str!(concat!("../sql/", $dialect, "/prune.sql")),
+            reap: include_str!(concat!("../sql/", $dialect, "/reap.sql")),
+            renew: include_str!(concat!("../sql/", $dialect, "/renew.sql")),
+            requeue: include_str!(concat!("../sql/", $dialect, "/requeue.sql")),
+            select: include_str!(concat!("../sql/", $dialect, "/select.sql")),
+            settle: include_str!(concat!("../sql/", $dialect, "/settle.sql")),
+            stats: include_str!(concat!("../sql/", $dialect, "/stats.sql")),
+            topics: include_str!(concat!("../sql/", $dialect, "/topics.sql")),
+            unpark: include_str!(concat!("../sql/", $dialect, "/unpark.sql")),
+            version: include_str!(concat!("../sql/", $dialect, "/version.sql")),
+            migrations: &[$((
+                $migration,
+                include_str!(concat!("../sql/", $dialect, "/migrations/", $migration, ".sql")),
+            )),*],
+            routines: &[$(include_str!(concat!("../sql/", $dialect, "/routines/", $routine, ".sql"))),*],
+        }
+    };
+}
+pub(crate) use files;

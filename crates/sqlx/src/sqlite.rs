@@ -1,0 +1,276 @@
+//! SQLite, bundled, in WAL mode.
+//!
+//! There is one writer at a time: statements that write are a transaction by themselves, or stand in one that begins
+//! with the write lock, so that no read of ours has to be upgraded and fail.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use posthaste_core::{
+    Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, WorkItemId,
+};
+use sqlx_core::Error as SqlxError;
+use sqlx_core::arguments::Arguments as _;
+use sqlx_core::connection::{ConnectOptions as _, Connection as _};
+use sqlx_core::error::{BoxDynError, DatabaseError};
+use sqlx_core::executor::Executor as _;
+use sqlx_core::pool::PoolOptions;
+use sqlx_core::query::{query_with, query_with_result};
+use sqlx_core::row::Row as _;
+use sqlx_sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
+};
+
+use crate::arg::{Arg, from_micros, span_micros};
+use crate::dialect::{Dialect, answers, sealed};
+use crate::error::Verdict;
+use crate::json;
+use crate::migrate::Script;
+use crate::naming::Naming;
+use crate::options::StoreOptions;
+use crate::row::{columns, id_of, read};
+use crate::sql::{Files, Statement, Statements, files};
+use crate::store::SqlStore;
+
+/// A store over SQLite.
+pub type SqliteStore = SqlStore<Sqlite>;
+
+/// The dialect of SQLite.
+#[derive(Clone, Copy, Debug)]
+pub struct Sqlite;
+
+impl sealed::Sealed for Sqlite {}
+
+impl SqliteStore {
+    /// A store in this file, which is created if it is missing; the tables are not: see [`migrate`](Self::migrate).
+    pub async fn open(file: impl AsRef<Path>) -> Result<Self> {
+        let connect = SqliteConnectOptions::new().filename(file).create_if_missing(true);
+        Self::open_with(connect, &StoreOptions::new()).await
+    }
+}
+
+#[allow(private_interfaces, reason = "sealed: nobody else implements or calls it")]
+impl Dialect for Sqlite {
+    type Db = sqlx_sqlite::Sqlite;
+
+    const FILES: Files = files!("sqlite", migrations: ["0001_outbox"], routines: []);
+    const QUOTE: char = '"';
+    const DEFAULT_SCHEMA: Option<&'static str> = None;
+    const DEFAULT_PREFIX: &'static str = "posthaste_";
+    const BEGIN: &'static str = "BEGIN IMMEDIATE";
+    // 23 values a row, of 32,766 that a statement may have.
+    const MAX_INSERT: (usize, usize) = (1_000, 256 << 20);
+
+    fn judge(error: &dyn DatabaseError) -> Verdict {
+        let code: i32 = error.code().unwrap_or(Cow::Borrowed("")).parse().unwrap_or_default();
+        match (code & 0xff, code) {
+            // The snapshot is older than another's write: only a new transaction can go on.
+            (_, 517) => Verdict::new(ErrorKind::Conflict),
+            (5 | 6, _) => Verdict::new(ErrorKind::Busy).or("another connection holds the write lock for long: commit sooner"),
+            (13, _) => Verdict::new(ErrorKind::Full),
+            (3 | 8 | 23, _) => Verdict::new(ErrorKind::Permission).or("check the file's and its folder's permissions"),
+            (14, _) => Verdict::new(ErrorKind::Configuration).or("check the path; SqliteStore::open creates a missing file"),
+            (10, _) => Verdict::new(ErrorKind::Unavailable),
+            (18, _) => Verdict::new(ErrorKind::InvalidInput).or("make the payload smaller"),
+            (26, _) => Verdict::new(ErrorKind::Configuration).or("the file is no SQLite database: name another"),
+            (1, _) if error.message().starts_with("no such table") => Verdict::new(ErrorKind::SchemaMissing),
+            (1, _) if error.message().starts_with("no such index") => Verdict::new(ErrorKind::SchemaMissing),
+            (1, _) if error.message().starts_with("no such column") => Verdict::new(ErrorKind::SchemaMissing),
+            _ => Verdict::new(ErrorKind::Database),
+        }
+    }
+
+    fn check_naming(naming: &Naming) -> Result<()> {
+        match &naming.schema {
+            None => Ok(()),
+            Some(_) => Err(Error::new(ErrorKind::Configuration, "SQLite has no schemas")
+                .with_remedy("leave the schema out, and use the table prefix")),
+        }
+    }
+
+    fn endpoint(options: &SqliteConnectOptions) -> String {
+        format!("sqlite {}", options.get_filename().display())
+    }
+
+    fn own_connections(
+        options: SqliteConnectOptions,
+        pool: PoolOptions<Self::Db>,
+    ) -> (SqliteConnectOptions, PoolOptions<Self::Db>) {
+        let options = options
+            .journal_mode(SqliteJournalMode::Wal)
+            // What was committed is kept through a power failure, too.
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(Duration::from_secs(10))
+            .disable_statement_logging();
+        // There is one write lock, and waiting for it in SQLite is by polling: our own queue for it is fair.
+        (options, pool.max_connections(1))
+    }
+
+    fn fetch<'c>(
+        connection: &'c mut SqliteConnection,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> impl Future<Output = Result<Vec<SqliteRow>, SqlxError>> + Send + use<'c> {
+        query_with_result(statement.sql(), bind(args)).fetch_all(connection)
+    }
+
+    fn execute<'c>(
+        connection: &'c mut SqliteConnection,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> impl Future<Output = Result<u64, SqlxError>> + Send + use<'c> {
+        let query = query_with_result(statement.sql(), bind(args));
+        async move { Ok(query.execute(connection).await?.rows_affected()) }
+    }
+
+    async fn insert(
+        connection: &mut SqliteConnection,
+        statements: &Statements,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> Result<Result<Vec<Enqueued>>, SqlxError> {
+        let sql = Statement::new(json::repeat_rows(statements.enqueue.as_str(), messages.len()));
+        let query = query_with_result(sql.sql(), insert_args(messages, birth));
+        let rows = query.persistent(messages.len() == 1).fetch_all(&mut *connection).await?;
+        let mut stored = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let epoch: i32 = row.try_get_unchecked(2)?;
+            let lease = Lease { item: WorkItemId::new(row.try_get_unchecked(1)?), epoch };
+            stored.push((id_of(&row.try_get_unchecked::<Vec<u8>, _>(0)?)?, (epoch > 0).then_some(lease)));
+        }
+        let twins = if stored.len() == messages.len() {
+            Vec::new()
+        } else {
+            let mut args = SqliteArguments::default();
+            let ids = json::ids_of(messages.iter().map(NewMessage::id));
+            args.add(ids).and_then(|()| args.add(json::hashes_of(messages))).map_err(SqlxError::Encode)?;
+            let rows = query_with(statements.duplicates.sql(), args).fetch_all(connection).await?;
+            let twin = |row: &SqliteRow| Ok((id_of(&row.try_get_unchecked::<Vec<u8>, _>(0)?)?, row.try_get_unchecked(1)?));
+            rows.iter().map(twin).collect::<Result<Vec<_>, SqlxError>>()?
+        };
+        // Inside of one write transaction nothing can go away between the two statements.
+        let (answers, _) = answers(messages, &stored, &twins);
+        Ok(Ok(answers.into_iter().flatten().collect()))
+    }
+
+    /// A dedup key may need a second look, for which the write lock must still be held.
+    fn insert_is_long(_messages: &[NewMessage]) -> bool {
+        true
+    }
+
+    async fn settle(
+        connection: &mut SqliteConnection,
+        statement: &Statement,
+        settlements: &[&Settlement],
+        keep_done: bool,
+    ) -> Result<Vec<SqliteRow>, SqlxError> {
+        let mut args = SqliteArguments::default();
+        args.add(json::settlements(settlements)).and_then(|()| args.add(keep_done)).map_err(SqlxError::Encode)?;
+        in_transaction(connection, statement, args).await
+    }
+
+    async fn renew(
+        connection: &mut SqliteConnection,
+        statement: &Statement,
+        leases: &[&Lease],
+        lease: Duration,
+    ) -> Result<Vec<SqliteRow>, SqlxError> {
+        let mut args = SqliteArguments::default();
+        args.add(json::leases(leases)).and_then(|()| args.add(span_micros(lease))).map_err(SqlxError::Encode)?;
+        in_transaction(connection, statement, args).await
+    }
+
+    fn print(script: &Script) -> String {
+        let text = script.print(&setup(script), str::to_owned, &record(script));
+        format!("begin immediate;\n\n{text}\ncommit;\n")
+    }
+
+    async fn migrate(options: &SqliteConnectOptions, script: &Script) -> Result<Result<u32>, SqlxError> {
+        // Other migrations are waited for.
+        let options = options.clone().busy_timeout(Duration::from_secs(60));
+        let mut connection = SqliteConnection::connect_with(&options).await?;
+        let mut tx = connection.begin_with(Self::BEGIN).await?;
+        run(&mut tx, &setup(script)).await?;
+        let select = Statement::new(format!("select version from {}", script.naming.full("outbox_version")));
+        let rows = Self::fetch(&mut tx, &select, &[]).await?;
+        let found: i32 = rows.first().map_or(Ok(0), |row| row.try_get_unchecked(0))?;
+        let missing = match script.missing(u32::try_from(found).unwrap_or_default()) {
+            Ok(missing) => missing,
+            Err(error) => return Ok(Err(error)),
+        };
+        for (_, sql) in missing {
+            run(&mut tx, sql).await?;
+        }
+        if !missing.is_empty() {
+            run(&mut tx, &record(script)).await?;
+        }
+        tx.commit().await?;
+        connection.close().await?;
+        Ok(Ok(script.version()))
+    }
+}
+
+async fn run(connection: &mut SqliteConnection, sql: &str) -> Result<(), SqlxError> {
+    let statement = Statement::new(sql.to_owned());
+    connection.execute(sqlx_core::raw_sql::raw_sql(statement.sql())).await.map(drop)
+}
+
+async fn in_transaction(
+    connection: &mut SqliteConnection,
+    statement: &Statement,
+    args: SqliteArguments,
+) -> Result<Vec<SqliteRow>, SqlxError> {
+    let mut tx = connection.begin_with(Sqlite::BEGIN).await?;
+    let rows = query_with(statement.sql(), args).fetch_all(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(rows)
+}
+
+/// Creates the table of the version.
+pub(crate) fn setup(script: &Script) -> String {
+    let table = script.naming.full("outbox_version");
+    format!("create table if not exists {table} (version integer not null);")
+}
+
+/// Writes the version down.
+pub(crate) fn record(script: &Script) -> String {
+    let table = script.naming.full("outbox_version");
+    format!("delete from {table};\ninsert into {table} (version) values ({});", script.version())
+}
+
+fn bind(args: &[Arg<'_>]) -> Result<SqliteArguments, BoxDynError> {
+    let mut bound = SqliteArguments::default();
+    for arg in args {
+        match arg {
+            Arg::Int(value) => bound.add(value),
+            Arg::Small(value) => bound.add(value.map(i64::from)),
+            Arg::Bool(value) => bound.add(value),
+            Arg::Text(value) => bound.add(value.map(str::to_owned)),
+            Arg::Span(span) => bound.add(span_micros(*span)),
+            Arg::Ints(_) | Arg::Epochs(_) | Arg::Texts(_) | Arg::Ids(_) => bound.add(json::list(arg)),
+        }?;
+    }
+    Ok(bound)
+}
+
+fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<SqliteArguments, BoxDynError> {
+    let mut args = SqliteArguments::default();
+    json::bind_rows!(args, messages, birth);
+    Ok(args)
+}
+
+columns!(SqliteRow {
+    fn opt_text(&self, column: usize) -> Result<Option<String>> {
+        read(self.try_get_unchecked(column))
+    }
+
+    fn id(&self, column: usize) -> Result<MessageId> {
+        read(self.try_get_unchecked(column).and_then(|bytes: Vec<u8>| id_of(&bytes)))
+    }
+
+    fn opt_time(&self, column: usize) -> Result<Option<SystemTime>> {
+        let stored: Option<i64> = read(self.try_get_unchecked(column))?;
+        Ok(stored.map(from_micros))
+    }
+});

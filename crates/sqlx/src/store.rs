@@ -1,0 +1,453 @@
+//! A store over a SQL database: what is the same for all dialects.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use posthaste_core::store::{MAX_BATCH, MAX_PRUNE_BATCH, check_batch, check_lease, distinct};
+use posthaste_core::{
+    Birth, ClaimRequest, Enqueued, Error, ErrorKind, Failure, Lease, MAX_LEASE_LOSSES, Message, NewMessage, Outcome,
+    Reaped, Result, Retention, Settled, Settlement, State, Store, TransactionalStore,
+};
+use sqlx_core::Error as SqlxError;
+use sqlx_core::connection::Connection as _;
+use sqlx_core::database::Database;
+use sqlx_core::pool::{Pool, PoolOptions};
+use sqlx_core::transaction::Transaction;
+
+use crate::arg::{Arg, span_micros};
+use crate::dialect::{ConnectOptions, Connection, Dialect, codes};
+use crate::error::{unknown, wrap};
+use crate::migrate::Script;
+use crate::naming::Naming;
+use crate::options::StoreOptions;
+use crate::retry::Tries;
+use crate::row::{self, Columns};
+use crate::sql::{Statement, Statements};
+
+/// A store over a SQL database; `PgStore`, `MySqlStore` and `SqliteStore` are its names.
+///
+/// Cloning it is cheap, and all clones share one pool of connections.
+pub struct SqlStore<D: Dialect>(Arc<Inner<D>>);
+
+struct Inner<D: Dialect> {
+    pool: Pool<D::Db>,
+    naming: Naming,
+    pub(crate) statements: Statements,
+    keep_done: bool,
+    endpoint: String,
+}
+
+impl<D: Dialect> Clone for SqlStore<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D: Dialect> fmt::Debug for SqlStore<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlStore")
+            .field("database", &self.0.endpoint)
+            .field("outbox", &self.0.naming.full("outbox"))
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Dialect> SqlStore<D> {
+    /// A store over the database at this URL, with the default settings. Fails at once if it cannot be reached; creates
+    /// nothing.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, &StoreOptions::new()).await
+    }
+
+    /// The same with settings.
+    pub async fn connect_with(url: &str, options: &StoreOptions) -> Result<Self> {
+        // The driver's own message may quote the URL, and with it a password.
+        let parsed = url.parse::<ConnectOptions<D>>().map_err(|_| {
+            Error::new(ErrorKind::Configuration, "the database URL cannot be understood")
+                .during("connect")
+                .with_remedy("write it like postgres://user:password@host:5432/database, mysql://… or sqlite://file.db")
+        })?;
+        Self::open_with(parsed, options).await
+    }
+
+    /// The same with the driver's own options instead of a URL.
+    pub async fn open_with(connect: ConnectOptions<D>, options: &StoreOptions) -> Result<Self> {
+        options.check()?;
+        let endpoint = D::endpoint(&connect);
+        let pool = PoolOptions::<D::Db>::new()
+            .max_connections(options.max_connections)
+            .acquire_timeout(options.acquire_timeout)
+            .test_before_acquire(false)
+            // A round trip before every statement would double the cost of each; a connection that rested may be stale.
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    Ok(meta.idle_for < Duration::from_secs(1) || connection.ping().await.is_ok())
+                })
+            });
+        let (connect, pool) = D::own_connections(connect, pool);
+        // The pool waits for a server that refuses connections; a first one of our own tells at once.
+        let first = Connection::<D>::connect_with(&connect).await;
+        let first = first.map_err(|error| wrap("connect", &endpoint, D::judge, error))?;
+        first.close().await.map_err(|error| wrap("connect", &endpoint, D::judge, error))?;
+        Self::build(pool.connect_lazy_with(connect), endpoint, options)
+    }
+
+    /// A store over a pool that you have already. Acks and renewals then wait for a connection behind your own queries,
+    /// so prefer [`connect`](Self::connect) for workers.
+    pub fn from_pool(pool: Pool<D::Db>, options: &StoreOptions) -> Result<Self> {
+        options.check()?;
+        let endpoint = D::endpoint(&pool.connect_options());
+        Self::build(pool, endpoint, options)
+    }
+
+    fn build(pool: Pool<D::Db>, endpoint: String, options: &StoreOptions) -> Result<Self> {
+        let naming = Self::naming(options)?;
+        let statements = Statements::new(&D::FILES, &naming);
+        Ok(Self(Arc::new(Inner { pool, naming, statements, keep_done: options.keep_done, endpoint })))
+    }
+
+    fn naming(options: &StoreOptions) -> Result<Naming> {
+        let schema = options.schema.clone().or(D::DEFAULT_SCHEMA.map(str::to_owned));
+        let prefix = options.prefix.clone().unwrap_or_else(|| D::DEFAULT_PREFIX.to_owned());
+        let naming = Naming::new(schema, prefix, D::QUOTE)?;
+        D::check_naming(&naming)?;
+        Ok(naming)
+    }
+
+    /// Creates or updates the tables and routines; harmless if they are up to date, and if many processes do it at once.
+    /// Answers the version that is there now. It runs on a connection of its own, only when it is called.
+    pub async fn migrate(&self) -> Result<u32> {
+        let script = Script::new(&D::FILES, &self.0.naming);
+        let outcome = D::migrate(&self.0.pool.connect_options(), &script).await;
+        outcome
+            .map_err(|error| self.wrap("migrate", error))?
+            .map_err(|error| error.during("migrate").with_context("database", &self.0.endpoint))
+    }
+
+    /// The SQL that [`migrate`](Self::migrate) runs on an empty database, for people with a tool of their own.
+    pub fn migration_sql(options: &StoreOptions) -> Result<String> {
+        let script = Script::new(&D::FILES, &Self::naming(options)?);
+        Ok(D::print(&script))
+    }
+
+    /// The store's pool. Its connections have settings for a queue's own statements; use it for nothing else.
+    pub fn pool(&self) -> &Pool<D::Db> {
+        &self.0.pool
+    }
+
+    /// Closes all connections, once the statements under way have ended.
+    pub async fn close(&self) {
+        self.0.pool.close().await;
+    }
+
+    /// The same store with another choice about what is done; it shares the connections.
+    #[must_use]
+    pub fn keep_done(&self, keep: bool) -> Self {
+        let Inner { pool, naming, statements, endpoint, .. } = &*self.0;
+        Self(Arc::new(Inner {
+            pool: pool.clone(),
+            naming: naming.clone(),
+            statements: statements.clone(),
+            keep_done: keep,
+            endpoint: endpoint.clone(),
+        }))
+    }
+
+    pub(crate) fn statements(&self) -> &Statements {
+        &self.0.statements
+    }
+
+    pub(crate) fn wrap(&self, operation: &'static str, error: SqlxError) -> Error {
+        wrap(operation, &self.0.endpoint, D::judge, error)
+    }
+
+    pub(crate) async fn begin(&self, operation: &'static str) -> Result<Transaction<'static, D::Db>> {
+        self.0.pool.begin_with(D::BEGIN).await.map_err(|error| self.wrap(operation, error))
+    }
+
+    pub(crate) async fn commit(&self, operation: &'static str, tx: Transaction<'static, D::Db>) -> Result<()> {
+        tx.commit().await.map_err(|error| unknown(self.wrap(operation, error)))
+    }
+
+    /// Runs one statement, by itself a transaction, and tries again if it lost a conflict.
+    pub(crate) async fn fetch(
+        &self,
+        operation: &'static str,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<<D::Db as Database>::Row>> {
+        let mut tries = Tries::default();
+        loop {
+            match self.fetch_once(operation, statement, args).await {
+                Err(error) if tries.again(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn fetch_once(
+        &self,
+        operation: &'static str,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<<D::Db as Database>::Row>> {
+        let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap(operation, error))?;
+        D::fetch(&mut connection, statement, args).await.map_err(|error| self.wrap(operation, error))
+    }
+
+    async fn execute(&self, operation: &'static str, statement: &Statement, args: &[Arg<'_>]) -> Result<u64> {
+        let mut tries = Tries::default();
+        loop {
+            match self.execute_once(operation, statement, args).await {
+                Err(error) if tries.again(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn execute_once(&self, operation: &'static str, statement: &Statement, args: &[Arg<'_>]) -> Result<u64> {
+        let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap(operation, error))?;
+        D::execute(&mut connection, statement, args).await.map_err(|error| self.wrap(operation, error))
+    }
+
+    async fn enqueue_once(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
+        if chunks::<D>(messages).len() == 1 && !D::insert_is_long(messages) {
+            let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap("enqueue", error))?;
+            return self.insert_chunk("enqueue", &mut connection, messages, Birth::Ready).await.map_err(unknown);
+        }
+        let mut tx = self.begin("enqueue").await?;
+        let enqueued = self.insert_all("enqueue", &mut tx, messages, Birth::Ready).await?;
+        self.commit("enqueue", tx).await?;
+        Ok(enqueued)
+    }
+
+    async fn insert_all(
+        &self,
+        operation: &'static str,
+        connection: &mut Connection<D>,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> Result<Vec<Enqueued>> {
+        let mut enqueued = Vec::with_capacity(messages.len());
+        for chunk in chunks::<D>(messages) {
+            enqueued.extend(self.insert_chunk(operation, connection, chunk, birth).await?);
+        }
+        Ok(enqueued)
+    }
+
+    async fn insert_chunk(
+        &self,
+        operation: &'static str,
+        connection: &mut Connection<D>,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> Result<Vec<Enqueued>> {
+        let outcome = D::insert(connection, self.statements(), messages, birth).await;
+        outcome.map_err(|error| self.wrap(operation, error))?.map_err(|error| error.during(operation))
+    }
+
+    async fn settle_once(&self, settlements: &[&Settlement]) -> Result<Vec<Settled>> {
+        let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap("settle", error))?;
+        let rows = D::settle(&mut connection, &self.0.statements.settle, settlements, self.0.keep_done).await;
+        codes(&rows.map_err(|error| self.wrap("settle", error))?)
+    }
+
+    async fn renew_once(&self, leases: &[&Lease], lease: Duration) -> Result<Vec<Settled>> {
+        let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap("renew", error))?;
+        let rows = D::renew(&mut connection, &self.0.statements.renew, leases, lease).await;
+        codes(&rows.map_err(|error| self.wrap("renew", error))?)
+    }
+
+    async fn prune_once(&self, retention: &Retention, limit: u32) -> Result<u64> {
+        let Statements { over, archive, prune, forget, .. } = self.statements();
+        let keep = [
+            Arg::int(span_micros(retention.get_done())),
+            Arg::Int(retention.get_dead().map(span_micros)),
+            Arg::int(limit),
+        ];
+        let failed = |error| self.wrap("prune", error);
+        let mut tx = self.begin("prune").await?;
+        let rows = D::fetch(&mut tx, over, &keep).await.map_err(failed)?;
+        let mut seqs = Vec::with_capacity(rows.len());
+        let mut given_up = Vec::new();
+        for row in &rows {
+            let seq = row.int(0)?;
+            seqs.push(seq);
+            if let Some(key) = row.opt_text(1)?.filter(|_| row.small(2).is_ok_and(|code| code == State::Dead.code())) {
+                given_up.push((seq, key));
+            }
+        }
+        if seqs.is_empty() {
+            return Ok(0);
+        }
+        if retention.is_archive() {
+            D::execute(&mut tx, archive, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
+        }
+        D::execute(&mut tx, prune, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
+        D::execute(&mut tx, forget, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
+        self.unpark("prune", &mut tx, &given_up).await?;
+        self.commit("prune", tx).await?;
+        Ok(seqs.len() as u64)
+    }
+
+    /// Makes what was parked behind these messages due again.
+    pub(crate) async fn unpark(
+        &self,
+        operation: &'static str,
+        connection: &mut Connection<D>,
+        holders: &[(i64, String)],
+    ) -> Result<()> {
+        if holders.is_empty() {
+            return Ok(());
+        }
+        let seqs: Vec<i64> = holders.iter().map(|(seq, _)| *seq).collect();
+        let keys = holders.iter().map(|(_, key)| Some(key.as_str())).collect();
+        let args = [Arg::Ints(&seqs), Arg::Texts(Some(keys))];
+        let outcome = D::execute(connection, &self.statements().unpark, &args).await;
+        outcome.map(drop).map_err(|error| self.wrap(operation, error))
+    }
+}
+
+/// The batch in pieces that fit into one statement each.
+fn chunks<D: Dialect>(messages: &[NewMessage]) -> Vec<&[NewMessage]> {
+    let (max_rows, max_bytes) = D::MAX_INSERT;
+    let mut chunks = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, message) in messages.iter().enumerate() {
+        let size = message.payload().len();
+        if index > start && (index - start == max_rows || bytes + size > max_bytes) {
+            chunks.push(&messages[start..index]);
+            (start, bytes) = (index, 0);
+        }
+        bytes += size;
+    }
+    chunks.push(&messages[start..]);
+    chunks
+}
+
+/// Runs the body again for as long as it loses conflicts with other transactions.
+macro_rules! retrying {
+    ($body:expr) => {{
+        let mut tries = Tries::default();
+        loop {
+            match $body.await {
+                Err(error) if tries.again(&error).await => {}
+                outcome => break outcome,
+            }
+        }
+    }};
+}
+pub(crate) use retrying;
+
+#[async_trait]
+impl<D: Dialect> Store for SqlStore<D> {
+    async fn check(&self) -> Result<()> {
+        let rows = self.fetch("check", &self.statements().version, &[]).await?;
+        let found = rows.first().map_or(Ok(0), |row| row.count(0))?;
+        let script = Script::new(&D::FILES, &self.0.naming);
+        let checked = script.check(script.version(), found);
+        checked.map_err(|error| error.during("check").with_context("database", &self.0.endpoint))
+    }
+
+    async fn enqueue(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        retrying!(self.enqueue_once(messages))
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>> {
+        request.check().map_err(|error| error.during("claim"))?;
+        let [exact, prefixes] = Arg::topics(request.get_topics());
+        let args = [
+            Arg::text(request.get_worker().as_str()),
+            Arg::int(request.get_limit()),
+            Arg::Span(request.get_lease()),
+            exact,
+            prefixes,
+        ];
+        let rows = self.fetch("claim", &self.statements().claim, &args).await?;
+        let mut messages = Vec::with_capacity(rows.len());
+        let mut spoiled = Vec::new();
+        for row in &rows {
+            match row::message(row) {
+                Ok(message) => messages.push(message),
+                Err(error) => spoiled.push(Settlement {
+                    lease: row::lease(row)?,
+                    outcome: Outcome::Fail { failure: Failure::permanent(format!("cannot be decoded: {error}")) },
+                }),
+            }
+        }
+        if !spoiled.is_empty() {
+            self.settle(&spoiled).await?;
+        }
+        // Not every database gives changed rows back in an order.
+        messages.sort_by_key(|message| (message.priority, message.due_at, message.item));
+        Ok(messages)
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        let (distinct, answers) = distinct("settlements", settlements, |settlement| settlement.lease)?;
+        if distinct.is_empty() {
+            return Ok(Vec::new());
+        }
+        let settled: Result<_> = retrying!(self.settle_once(&distinct));
+        Ok(answers.expand(&settled?))
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>> {
+        check_lease(lease).map_err(|error| error.during("renew"))?;
+        let (distinct, answers) = distinct("leases", leases, |lease| *lease)?;
+        if distinct.is_empty() {
+            return Ok(Vec::new());
+        }
+        let settled: Result<_> = retrying!(self.renew_once(&distinct, lease));
+        Ok(answers.expand(&settled?))
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Reaped> {
+        check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("reap"))?;
+        let args = [Arg::int(limit), Arg::int(MAX_LEASE_LOSSES)];
+        let rows = self.fetch("reap", &self.statements().reap, &args).await?;
+        let (mut ready, mut dead) = (0, 0);
+        for row in &rows {
+            ready += u64::try_from(row.int(0)?).unwrap_or_default();
+            dead += u64::try_from(row.int(1)?).unwrap_or_default();
+        }
+        Ok(Reaped { ready, dead })
+    }
+
+    async fn expire(&self, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("expire"))?;
+        self.execute("expire", &self.statements().expire, &[Arg::int(limit)]).await
+    }
+
+    async fn park(&self, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("park"))?;
+        let rows = self.fetch("park", &self.statements().park, &[Arg::int(limit)]).await?;
+        rows.iter().map(|row| Ok(u64::try_from(row.int(0)?).unwrap_or_default())).sum()
+    }
+
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_PRUNE_BATCH).map_err(|error| error.during("prune"))?;
+        retrying!(self.prune_once(retention, limit))
+    }
+}
+
+impl<D: Dialect> TransactionalStore for SqlStore<D> {
+    type Connection = Connection<D>;
+
+    async fn insert(
+        &self,
+        connection: &mut Connection<D>,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> Result<Vec<Enqueued>> {
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.insert_all("publish", connection, messages, birth).await
+    }
+}

@@ -1,0 +1,19 @@
+//! Every store of this crate against its real database: the conformance suite, and what only one of them can show.
+//!
+//! One program for all, because linking is what takes the time.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, unreachable_pub, reason = "tests")]
+
+mod fixture;
+
+mod postgres {
+    posthaste_testkit::store_suite!(crate::fixture::PgFixture);
+}
+
+mod mysql {
+    posthaste_testkit::store_suite!(crate::fixture::MySqlFixture);
+}
+
+mod sqlite {
+    posthaste_testkit::store_suite!(crate::fixture::SqliteFixture);
+}
