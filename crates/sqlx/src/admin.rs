@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use posthaste_core::store::admin::{MAX_PAGE, STATS_CAP};
 use posthaste_core::store::check_batch;
 use posthaste_core::{
-    Change, Count, Cursor, Failure, FailureClass, Filter, HistoryEntry, Listing, MessageId, Record, Result, State,
-    Stats, StoreAdmin, TopicCount, WorkItemId,
+    Change, Count, Cursor, Failure, FailureClass, Filter, HistoryEntry, Listing, MessageId, Record, Result,
+    State, Stats, StoreAdmin, TopicCount, WorkItemId,
 };
 
 use crate::arg::Arg;
@@ -67,8 +67,10 @@ impl<D: Dialect> SqlStore<D> {
         match action {
             Action::Requeue => D::execute(&mut tx, &statements.requeue, &[Arg::Ints(&seqs)]).await,
             Action::Bury => {
-                let reason =
-                    Failure::new(FailureClass::Buried, format!("buried by {}: {}", change.by(), change.why()));
+                let reason = Failure::new(
+                    FailureClass::Buried,
+                    format!("buried by {}: {}", change.by(), change.why()),
+                );
                 D::execute(&mut tx, &statements.bury, &[Arg::Ints(&seqs), Arg::text(reason.text())]).await
             }
         }
@@ -99,8 +101,9 @@ impl<D: Dialect> StoreAdmin for SqlStore<D> {
             stats.leased = count(row.int(3)?);
             stats.done = count(row.int(4)?);
             stats.dead = count(row.int(5)?);
-            stats.oldest_ready =
-                row.opt_int(6)?.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default()));
+            stats.oldest_ready = row
+                .opt_int(6)?
+                .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default()));
         }
         // A topic's count is exact if all messages of its state were looked at.
         let all_ready = [stats.ready, stats.scheduled, stats.parked].iter().all(|count| count.exact);

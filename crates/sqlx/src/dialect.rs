@@ -134,9 +134,9 @@ pub(crate) fn answers(
             return Some(Enqueued::New { id: message.id(), lease });
         }
         let dedup = message.dedup().map(|hash| hash.as_slice());
-        let twin = twins.iter().find(|(id, hash)| {
-            *id == message.id() || (dedup.is_some() && hash.as_deref() == dedup)
-        });
+        let twin = twins
+            .iter()
+            .find(|(id, hash)| *id == message.id() || (dedup.is_some() && hash.as_deref() == dedup));
         if twin.is_none() {
             missing.push(index);
         }

@@ -40,15 +40,17 @@ pub(crate) fn wrap(
 ) -> Error {
     let (Verdict { kind, remedy }, text) = match &source {
         SqlxError::Database(error) => (judge(error.as_ref()), error.message().to_owned()),
-        SqlxError::Io(error) => {
-            (Verdict::new(ErrorKind::Unavailable).or("check that the server runs and can be reached"), error.to_string())
-        }
+        SqlxError::Io(error) => (
+            Verdict::new(ErrorKind::Unavailable).or("check that the server runs and can be reached"),
+            error.to_string(),
+        ),
         SqlxError::Tls(error) => (
             Verdict::new(ErrorKind::Unavailable).or("check the certificate, the host's name and sslmode"),
             error.to_string(),
         ),
         SqlxError::PoolTimedOut => (
-            Verdict::new(ErrorKind::Busy).or("raise max_connections, or check that the server can be reached"),
+            Verdict::new(ErrorKind::Busy)
+                .or("raise max_connections, or check that the server can be reached"),
             "no connection came free in time".to_owned(),
         ),
         SqlxError::PoolClosed | SqlxError::WorkerCrashed | SqlxError::BeginFailed => {
@@ -64,7 +66,8 @@ pub(crate) fn wrap(
         }
         _ => (Verdict::new(ErrorKind::Database), source.to_string()),
     };
-    let error = Error::new(kind, text).during(operation).with_context("database", endpoint).with_source(source);
+    let error =
+        Error::new(kind, text).during(operation).with_context("database", endpoint).with_source(source);
     match remedy {
         Some(remedy) => error.with_remedy(remedy),
         None => error,
@@ -78,6 +81,8 @@ pub(crate) fn unknown(error: Error) -> Error {
     }
     Error::new(ErrorKind::CommitUnknown, "the connection was lost before the database answered")
         .during(error.operation().unwrap_or("commit"))
-        .with_remedy("repeat the call with the same message: if it is stored already, that is what you are told")
+        .with_remedy(
+            "repeat the call with the same message: if it is stored already, that is what you are told",
+        )
         .with_source(error)
 }

@@ -23,7 +23,8 @@ pub(crate) fn ids_of(ids: impl Iterator<Item = MessageId>) -> String {
 
 /// The dedup hashes of a batch, in hexadecimal.
 pub(crate) fn hashes_of(messages: &[NewMessage]) -> String {
-    json!(messages.iter().filter_map(|message| message.dedup().map(|hash| hex(hash))).collect::<Vec<_>>()).to_string()
+    json!(messages.iter().filter_map(|message| message.dedup().map(|hash| hex(hash))).collect::<Vec<_>>())
+        .to_string()
 }
 
 /// `[[seq, epoch, outcome, delay, class, error, most attempts], ..]`

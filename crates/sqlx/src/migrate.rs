@@ -66,7 +66,10 @@ impl Script {
         } else {
             return Ok(());
         };
-        Err(Error::new(kind, message).with_context("found", found).with_context("known", known).with_remedy(remedy))
+        Err(Error::new(kind, message)
+            .with_context("found", found)
+            .with_context("known", known)
+            .with_remedy(remedy))
     }
 
     /// The key of the lock that keeps migrations apart.

@@ -5,7 +5,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use posthaste_core::{Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, WorkItemId};
+use posthaste_core::{
+    Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, WorkItemId,
+};
 use sqlx_core::Error as SqlxError;
 use sqlx_core::arguments::Arguments as _;
 use sqlx_core::connection::{ConnectOptions as _, Connection as _};
@@ -43,7 +45,7 @@ impl Dialect for MySql {
     const FILES: Files = files!(
         "mysql",
         migrations: ["0001_outbox"],
-        routines: ["claim", "settle", "renew", "reap", "park", "over", "list", "select", "stats", "topics"]
+        routines: ["claim", "settle", "renew", "reap", "expire", "park", "over", "list", "select", "stats", "topics"]
     );
     const QUOTE: char = '`';
     const DEFAULT_SCHEMA: Option<&'static str> = None;
@@ -56,20 +58,32 @@ impl Dialect for MySql {
         match number(error) {
             1054 | 1146 | 1305 => Verdict::new(ErrorKind::SchemaMissing),
             1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => Verdict::new(ErrorKind::Permission),
-            1049 => Verdict::new(ErrorKind::Configuration).or("create the database, or name another in the URL"),
+            1049 => {
+                Verdict::new(ErrorKind::Configuration).or("create the database, or name another in the URL")
+            }
             1020 | 1213 => Verdict::new(ErrorKind::Conflict),
-            1205 => Verdict::new(ErrorKind::Busy).or("another transaction holds a lock for long: commit sooner"),
-            1040 | 1203 | 1226 => Verdict::new(ErrorKind::Busy).or("lower the pools' sizes or raise max_connections"),
+            1205 => {
+                Verdict::new(ErrorKind::Busy).or("another transaction holds a lock for long: commit sooner")
+            }
+            1040 | 1203 | 1226 => {
+                Verdict::new(ErrorKind::Busy).or("lower the pools' sizes or raise max_connections")
+            }
             1021 | 1114 => Verdict::new(ErrorKind::Full),
             1053 | 1079 | 1317 | 1927 => Verdict::new(ErrorKind::Unavailable),
-            1153 | 1301 => Verdict::new(ErrorKind::InvalidInput).or("raise the server's max_allowed_packet, or publish less"),
+            1153 | 1301 => Verdict::new(ErrorKind::InvalidInput)
+                .or("raise the server's max_allowed_packet, or publish less"),
             1568 => Verdict::new(ErrorKind::InvalidInput).or("call it outside of a transaction"),
             _ => Verdict::new(ErrorKind::Database),
         }
     }
 
     fn endpoint(options: &MySqlConnectOptions) -> String {
-        format!("mysql {}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default())
+        format!(
+            "mysql {}:{}/{}",
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or_default()
+        )
     }
 
     fn own_connections(
@@ -111,8 +125,8 @@ impl Dialect for MySql {
         messages: &[NewMessage],
         birth: Birth<'_>,
     ) -> Result<Result<Vec<Enqueued>>, SqlxError> {
-        let (strict, _) = statements.enqueue.as_str().split_once("/*tolerant*/").unwrap_or_default();
-        let tolerant = statements.enqueue.as_str().replace("/*tolerant*/", "");
+        let strict = statements.enqueue.as_str();
+        let tolerant = strict.replace("/*ignore*/", "ignore");
         if messages.iter().all(|message| message.dedup().is_none()) {
             match insert_rows(connection, strict, messages, birth).await {
                 Ok(()) => return stored(connection, statements, messages, birth).await.map(Ok),
@@ -128,7 +142,8 @@ impl Dialect for MySql {
             let known = |message: &NewMessage| {
                 before.iter().any(|twin| {
                     twin.id == message.id()
-                        || (message.dedup().is_some() && twin.dedup.as_deref() == message.dedup().map(|hash| &hash[..]))
+                        || (message.dedup().is_some()
+                            && twin.dedup.as_deref() == message.dedup().map(|hash| &hash[..]))
                 })
             };
             messages.iter().filter(|m| !known(m) && seen.insert(m.id())).cloned().collect()
@@ -143,13 +158,19 @@ impl Dialect for MySql {
             .filter(|twin| is_new(twin) && fresh.iter().any(|message| message.id() == twin.id))
             .map(|twin| (twin.id, (twin.lease.epoch > 0).then_some(twin.lease)))
             .collect();
-        let twins: Vec<_> = after.into_iter().map(|twin| (twin.id, twin.dedup)).collect();
+        // Passed over, and with no hash to be found by: its own id was stored after our snapshot.
+        let by_id =
+            messages.iter().filter(|message| message.dedup().is_none()).map(|message| (message.id(), None));
+        let twins: Vec<_> = after.into_iter().map(|twin| (twin.id, twin.dedup)).chain(by_id).collect();
         let (answers, missing) = answers(messages, &stored, &twins);
         Ok(if missing.is_empty() {
             Ok(answers.into_iter().flatten().collect())
         } else {
-            Err(Error::new(ErrorKind::Conflict, "a message with the same dedup key was removed at the same moment")
-                .with_remedy("publish it again, in a new transaction"))
+            Err(Error::new(
+                ErrorKind::Conflict,
+                "a message with the same dedup key was removed at the same moment",
+            )
+            .with_remedy("publish it again, in a new transaction"))
         })
     }
 
@@ -180,7 +201,9 @@ impl Dialect for MySql {
         let order = order_by_item(leases, |lease| *lease);
         let sorted: Vec<&Lease> = order.iter().map(|index| leases[*index]).collect();
         let mut args = MySqlArguments::default();
-        args.add(json::leases(&sorted)).and_then(|()| args.add(span_micros(lease))).map_err(SqlxError::Encode)?;
+        args.add(json::leases(&sorted))
+            .and_then(|()| args.add(span_micros(lease)))
+            .map_err(SqlxError::Encode)?;
         let rows = query_with(statement.sql(), args).fetch_all(connection).await?;
         Ok(restore(rows, &order))
     }
@@ -198,8 +221,11 @@ impl Dialect for MySql {
         let take = Statement::new(format!("select coalesce(get_lock('{lock}', 120), 0)"));
         let rows = Self::fetch(&mut connection, &take, &[]).await?;
         if rows.first().map_or(Ok(0), |row| row.try_get_unchecked::<i64, _>(0))? != 1 {
-            return Ok(Err(Error::new(ErrorKind::Busy, "another migration has been running for two minutes")
-                .with_remedy("wait for it, or end it, and try again")));
+            return Ok(Err(Error::new(
+                ErrorKind::Busy,
+                "another migration has been running for two minutes",
+            )
+            .with_remedy("wait for it, or end it, and try again")));
         }
         run(&mut connection, &setup(script)).await?;
         let table = script.naming.full("outbox_version");
@@ -246,7 +272,9 @@ pub(crate) fn drop_routine(create: &str) -> String {
 /// Creates the table of the version.
 pub(crate) fn setup(script: &Script) -> String {
     let table = script.naming.full("outbox_version");
-    format!("create table if not exists {table} (version int not null, routines varchar(64) not null) engine = InnoDB;")
+    format!(
+        "create table if not exists {table} (version int not null, routines varchar(64) not null) engine = InnoDB;"
+    )
 }
 
 /// Writes the version down.
@@ -277,7 +305,10 @@ async fn stored(
     let leased = messages.iter().any(|message| matches!(birth.for_message(message), Birth::Leased { .. }));
     let rows = if leased { twins(connection, statements, messages, "").await? } else { Vec::new() };
     let lease = |id| rows.iter().find(|twin| twin.id == id && twin.lease.epoch > 0).map(|twin| twin.lease);
-    Ok(messages.iter().map(|message| Enqueued::New { id: message.id(), lease: lease(message.id()) }).collect())
+    Ok(messages
+        .iter()
+        .map(|message| Enqueued::New { id: message.id(), lease: lease(message.id()) })
+        .collect())
 }
 
 /// A stored row with the id or the dedup key of a message.

@@ -47,7 +47,8 @@ impl Naming {
             while let Some(at) = rest.find("/*") {
                 out.push_str(&rest[..at]);
                 let (mark, after) = rest[at..].split_at(rest[at..].len().min(5));
-                let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(after.len());
+                let end =
+                    after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(after.len());
                 match mark {
                     "/*:*/" => out.push_str(&self.full(&after[..end])),
                     "/*+*/" => out.push_str(&self.short(&after[..end])),
@@ -76,9 +77,9 @@ fn check(what: &str, name: &str, may_be_empty: bool) -> Result<()> {
     if starts && name.len() <= MAX_BYTES && chars.all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Configuration, format!("{what} {name:?} is not acceptable")).with_remedy(format!(
-        "use at most {MAX_BYTES} ASCII letters, digits and underscores, the first one not a digit"
-    )))
+    Err(Error::new(ErrorKind::Configuration, format!("{what} {name:?} is not acceptable")).with_remedy(
+        format!("use at most {MAX_BYTES} ASCII letters, digits and underscores, the first one not a digit"),
+    ))
 }
 
 #[cfg(test)]

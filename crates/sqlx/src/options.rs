@@ -85,7 +85,10 @@ impl StoreOptions {
             return refuse(format!("max_connections is {}", self.max_connections), "give it 1 to 1000");
         }
         if !(Duration::from_millis(10)..=Duration::from_secs(600)).contains(&self.acquire_timeout) {
-            return refuse(format!("acquire_timeout is {:?}", self.acquire_timeout), "give it 10 ms to 10 min");
+            return refuse(
+                format!("acquire_timeout is {:?}", self.acquire_timeout),
+                "give it 10 ms to 10 min",
+            );
         }
         Ok(())
     }

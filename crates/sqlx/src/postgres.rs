@@ -56,10 +56,13 @@ impl Dialect for Postgres {
         match &*code {
             "42P01" | "3F000" | "42883" | "42703" => Verdict::new(ErrorKind::SchemaMissing),
             "42501" => Verdict::new(ErrorKind::Permission),
-            "3D000" => Verdict::new(ErrorKind::Configuration).or("create the database, or name another in the URL"),
+            "3D000" => {
+                Verdict::new(ErrorKind::Configuration).or("create the database, or name another in the URL")
+            }
             "40001" | "40P01" => Verdict::new(ErrorKind::Conflict),
             "55P03" | "57014" => Verdict::new(ErrorKind::Busy),
-            "53300" => Verdict::new(ErrorKind::Busy).or("lower the pools' sizes or raise the server's max_connections"),
+            "53300" => Verdict::new(ErrorKind::Busy)
+                .or("lower the pools' sizes or raise the server's max_connections"),
             "53100" | "53200" => Verdict::new(ErrorKind::Full),
             "57P01" | "57P02" | "57P03" => Verdict::new(ErrorKind::Unavailable),
             _ if code.starts_with("28") => Verdict::new(ErrorKind::Permission),
@@ -129,7 +132,8 @@ impl Dialect for Postgres {
             // Another transaction may have stored a twin after our statement's snapshot: look again, in a new one.
             let mut args = PgArguments::default();
             let ids: Vec<Uuid> = messages.iter().map(|message| *message.id().as_uuid()).collect();
-            let hashes: Vec<&[u8]> = messages.iter().filter_map(|m| m.dedup().map(|hash| &hash[..])).collect();
+            let hashes: Vec<&[u8]> =
+                messages.iter().filter_map(|m| m.dedup().map(|hash| &hash[..])).collect();
             args.add(ids).and_then(|()| args.add(hashes)).map_err(SqlxError::Encode)?;
             let rows = query_with_result(statements.duplicates.sql(), Ok(args)).fetch_all(connection).await?;
             rows.iter()
@@ -140,8 +144,11 @@ impl Dialect for Postgres {
         Ok(if missing.is_empty() {
             Ok(answers.into_iter().flatten().collect())
         } else {
-            Err(Error::new(ErrorKind::Conflict, "a message with the same dedup key was removed at the same moment")
-                .with_remedy("publish it again, in a new transaction"))
+            Err(Error::new(
+                ErrorKind::Conflict,
+                "a message with the same dedup key was removed at the same moment",
+            )
+            .with_remedy("publish it again, in a new transaction"))
         })
     }
 

@@ -5,8 +5,8 @@
 use std::time::SystemTime;
 
 use posthaste_core::{
-    Bytes, Error, ErrorKind, FailureClass, HistoryEntry, Lease, Message, MessageId, OrderPolicy, Record, Result, State,
-    Topic, WorkItemId, WorkerId, decode_headers,
+    Bytes, Error, ErrorKind, FailureClass, HistoryEntry, Lease, Message, MessageId, OrderPolicy, Record,
+    Result, State, Topic, WorkItemId, WorkerId, decode_headers,
 };
 
 /// How a dialect's row gives its values; columns are counted from 0.

@@ -54,28 +54,8 @@ macro_rules! statements {
 }
 
 statements!(
-    archive,
-    bury,
-    claim,
-    duplicates,
-    enqueue,
-    expire,
-    forget,
-    history,
-    list,
-    note,
-    over,
-    park,
-    prune,
-    reap,
-    renew,
-    requeue,
-    select,
-    settle,
-    stats,
-    topics,
-    unpark,
-    version,
+    archive, bury, claim, duplicates, enqueue, expire, forget, history, list, note, over, park, prune, reap,
+    renew, requeue, select, settle, stats, topics, unpark, version,
 );
 
 /// The files of a dialect's folder, with its migrations and routines in the order in which they are run.

@@ -67,13 +67,19 @@ impl Dialect for Sqlite {
         match (code & 0xff, code) {
             // The snapshot is older than another's write: only a new transaction can go on.
             (_, 517) => Verdict::new(ErrorKind::Conflict),
-            (5 | 6, _) => Verdict::new(ErrorKind::Busy).or("another connection holds the write lock for long: commit sooner"),
+            (5 | 6, _) => Verdict::new(ErrorKind::Busy)
+                .or("another connection holds the write lock for long: commit sooner"),
             (13, _) => Verdict::new(ErrorKind::Full),
-            (3 | 8 | 23, _) => Verdict::new(ErrorKind::Permission).or("check the file's and its folder's permissions"),
-            (14, _) => Verdict::new(ErrorKind::Configuration).or("check the path; SqliteStore::open creates a missing file"),
+            (3 | 8 | 23, _) => {
+                Verdict::new(ErrorKind::Permission).or("check the file's and its folder's permissions")
+            }
+            (14, _) => Verdict::new(ErrorKind::Configuration)
+                .or("check the path; SqliteStore::open creates a missing file"),
             (10, _) => Verdict::new(ErrorKind::Unavailable),
             (18, _) => Verdict::new(ErrorKind::InvalidInput).or("make the payload smaller"),
-            (26, _) => Verdict::new(ErrorKind::Configuration).or("the file is no SQLite database: name another"),
+            (26, _) => {
+                Verdict::new(ErrorKind::Configuration).or("the file is no SQLite database: name another")
+            }
             (1, _) if error.message().starts_with("no such table") => Verdict::new(ErrorKind::SchemaMissing),
             (1, _) if error.message().starts_with("no such index") => Verdict::new(ErrorKind::SchemaMissing),
             (1, _) if error.message().starts_with("no such column") => Verdict::new(ErrorKind::SchemaMissing),
@@ -146,7 +152,9 @@ impl Dialect for Sqlite {
             let ids = json::ids_of(messages.iter().map(NewMessage::id));
             args.add(ids).and_then(|()| args.add(json::hashes_of(messages))).map_err(SqlxError::Encode)?;
             let rows = query_with(statements.duplicates.sql(), args).fetch_all(connection).await?;
-            let twin = |row: &SqliteRow| Ok((id_of(&row.try_get_unchecked::<Vec<u8>, _>(0)?)?, row.try_get_unchecked(1)?));
+            let twin = |row: &SqliteRow| {
+                Ok((id_of(&row.try_get_unchecked::<Vec<u8>, _>(0)?)?, row.try_get_unchecked(1)?))
+            };
             rows.iter().map(twin).collect::<Result<Vec<_>, SqlxError>>()?
         };
         // Inside of one write transaction nothing can go away between the two statements.
@@ -166,7 +174,9 @@ impl Dialect for Sqlite {
         keep_done: bool,
     ) -> Result<Vec<SqliteRow>, SqlxError> {
         let mut args = SqliteArguments::default();
-        args.add(json::settlements(settlements)).and_then(|()| args.add(keep_done)).map_err(SqlxError::Encode)?;
+        args.add(json::settlements(settlements))
+            .and_then(|()| args.add(keep_done))
+            .map_err(SqlxError::Encode)?;
         in_transaction(connection, statement, args).await
     }
 
@@ -177,7 +187,9 @@ impl Dialect for Sqlite {
         lease: Duration,
     ) -> Result<Vec<SqliteRow>, SqlxError> {
         let mut args = SqliteArguments::default();
-        args.add(json::leases(leases)).and_then(|()| args.add(span_micros(lease))).map_err(SqlxError::Encode)?;
+        args.add(json::leases(leases))
+            .and_then(|()| args.add(span_micros(lease)))
+            .map_err(SqlxError::Encode)?;
         in_transaction(connection, statement, args).await
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use posthaste_core::store::{MAX_BATCH, MAX_PRUNE_BATCH, check_batch, check_lease, distinct};
 use posthaste_core::{
-    Birth, ClaimRequest, Enqueued, Error, ErrorKind, Failure, Lease, MAX_LEASE_LOSSES, Message, NewMessage, Outcome,
-    Reaped, Result, Retention, Settled, Settlement, State, Store, TransactionalStore,
+    Birth, ClaimRequest, Enqueued, Error, ErrorKind, Failure, Lease, MAX_LEASE_LOSSES, Message, NewMessage,
+    Outcome, Reaped, Result, Retention, Settled, Settlement, State, Store, TransactionalStore,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::connection::Connection as _;
@@ -167,7 +167,11 @@ impl<D: Dialect> SqlStore<D> {
         self.0.pool.begin_with(D::BEGIN).await.map_err(|error| self.wrap(operation, error))
     }
 
-    pub(crate) async fn commit(&self, operation: &'static str, tx: Transaction<'static, D::Db>) -> Result<()> {
+    pub(crate) async fn commit(
+        &self,
+        operation: &'static str,
+        tx: Transaction<'static, D::Db>,
+    ) -> Result<()> {
         tx.commit().await.map_err(|error| unknown(self.wrap(operation, error)))
     }
 
@@ -197,25 +201,19 @@ impl<D: Dialect> SqlStore<D> {
         D::fetch(&mut connection, statement, args).await.map_err(|error| self.wrap(operation, error))
     }
 
-    async fn execute(&self, operation: &'static str, statement: &Statement, args: &[Arg<'_>]) -> Result<u64> {
-        let mut tries = Tries::default();
-        loop {
-            match self.execute_once(operation, statement, args).await {
-                Err(error) if tries.again(&error).await => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    async fn execute_once(&self, operation: &'static str, statement: &Statement, args: &[Arg<'_>]) -> Result<u64> {
-        let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap(operation, error))?;
-        D::execute(&mut connection, statement, args).await.map_err(|error| self.wrap(operation, error))
+    /// Runs a statement that answers with how many messages it changed: as one number, or a row of 1 for each.
+    async fn count(&self, operation: &'static str, statement: &Statement, limit: u32) -> Result<u64> {
+        let rows = self.fetch(operation, statement, &[Arg::int(limit)]).await?;
+        rows.iter().map(|row| Ok(u64::try_from(row.int(0)?).unwrap_or_default())).sum()
     }
 
     async fn enqueue_once(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
         if chunks::<D>(messages).len() == 1 && !D::insert_is_long(messages) {
             let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap("enqueue", error))?;
-            return self.insert_chunk("enqueue", &mut connection, messages, Birth::Ready).await.map_err(unknown);
+            return self
+                .insert_chunk("enqueue", &mut connection, messages, Birth::Ready)
+                .await
+                .map_err(unknown);
         }
         let mut tx = self.begin("enqueue").await?;
         let enqueued = self.insert_all("enqueue", &mut tx, messages, Birth::Ready).await?;
@@ -275,7 +273,9 @@ impl<D: Dialect> SqlStore<D> {
         for row in &rows {
             let seq = row.int(0)?;
             seqs.push(seq);
-            if let Some(key) = row.opt_text(1)?.filter(|_| row.small(2).is_ok_and(|code| code == State::Dead.code())) {
+            if let Some(key) =
+                row.opt_text(1)?.filter(|_| row.small(2).is_ok_and(|code| code == State::Dead.code()))
+            {
                 given_up.push((seq, key));
             }
         }
@@ -376,7 +376,9 @@ impl<D: Dialect> Store for SqlStore<D> {
                 Ok(message) => messages.push(message),
                 Err(error) => spoiled.push(Settlement {
                     lease: row::lease(row)?,
-                    outcome: Outcome::Fail { failure: Failure::permanent(format!("cannot be decoded: {error}")) },
+                    outcome: Outcome::Fail {
+                        failure: Failure::permanent(format!("cannot be decoded: {error}")),
+                    },
                 }),
             }
         }
@@ -421,13 +423,12 @@ impl<D: Dialect> Store for SqlStore<D> {
 
     async fn expire(&self, limit: u32) -> Result<u64> {
         check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("expire"))?;
-        self.execute("expire", &self.statements().expire, &[Arg::int(limit)]).await
+        self.count("expire", &self.statements().expire, limit).await
     }
 
     async fn park(&self, limit: u32) -> Result<u64> {
         check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("park"))?;
-        let rows = self.fetch("park", &self.statements().park, &[Arg::int(limit)]).await?;
-        rows.iter().map(|row| Ok(u64::try_from(row.int(0)?).unwrap_or_default())).sum()
+        self.count("park", &self.statements().park, limit).await
     }
 
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {

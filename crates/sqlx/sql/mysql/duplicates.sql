@@ -1,10 +1,13 @@
--- The messages with these ids, or with these dedup hashes. With the lock it sees what was committed after the caller's
--- snapshot, too.
+-- The messages with these ids, or with these dedup hashes. With a lock the hashes are found that were committed after the
+-- caller's snapshot, too. Ids are never locked: most are not there, and a lock on what is not there stops other inserts.
+-- The indexes are forced, because a scan would wait for rows that are none of its business.
 -- ids and dedup hashes, both in hexadecimal
 (select o.message_id, o.dedup, o.seq, o.epoch
  from json_table(?, '$[*]' columns (id varchar(32) path '$')) j
- straight_join /*:*/outbox o on o.message_id = unhex(j.id) /*lock*/)
+ straight_join /*:*/outbox o force index (/*+*/outbox_message_id)
+     on o.message_id = unhex(j.id))
 union all
 (select o.message_id, o.dedup, o.seq, o.epoch
  from json_table(?, '$[*]' columns (hash varchar(64) path '$')) j
- straight_join /*:*/outbox o on o.dedup = unhex(j.hash) /*lock*/)
+ straight_join /*:*/outbox o force index (/*+*/outbox_dedup)
+     on o.no_dedup = 0 and o.dedup = unhex(j.hash) /*lock*/)

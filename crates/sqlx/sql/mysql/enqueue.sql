@@ -1,7 +1,8 @@
--- Stores a batch: what stands between the marks is repeated for every message. The last line is used when a message may
--- be stored already: it changes nothing, and keeps the statement from failing.
+-- Stores a batch: what stands between the marks is repeated for every message. With `ignore`, a message that is stored
+-- already is passed over; unlike `on duplicate key update`, that takes no exclusive lock on the stored one, over which
+-- callers with the same dedup key would deadlock. All values were checked before, so there is nothing else to ignore.
 -- A time is two values: whether it counts from now, and microseconds.
-insert into /*:*/outbox (
+insert /*ignore*/ into /*:*/outbox (
     message_id, topic, `key`, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type,
     aggregate_id, tenant_id, priority, occurred_at, created_at, due_at, expires_at, state, epoch, worker, leased_until,
     attempts, lease_losses
@@ -17,4 +18,3 @@ insert into /*:*/outbox (
     utc_timestamp(6) + interval ? microsecond,
     0, 0
 )/*end*/
-/*tolerant*/on duplicate key update seq = seq

@@ -12,3 +12,4 @@ set state = 3, done_at = statement_timestamp(), error_class = 6, last_error = 'e
     due_at = case when o.due_at = 'infinity' then statement_timestamp() else o.due_at end
 from over
 where o.seq = over.seq
+returning 1::bigint

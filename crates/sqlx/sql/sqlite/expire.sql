@@ -9,3 +9,4 @@ where seq in (
     order by expires_at, seq
     limit ?1
 )
+returning 1

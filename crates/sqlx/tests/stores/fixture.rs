@@ -81,7 +81,10 @@ impl<D: Backend> SqlFixture<D> {
         let (url, options, room) = D::make_room().await;
         let store = SqlStore::<D>::connect_with(&url, &options).await;
         let store = store.unwrap_or_else(|error| {
-            panic!("{error}\nThese tests need a running {}: use `cargo xtask test`, which brings one", D::NAME)
+            panic!(
+                "{error}\nThese tests need a running {}: use `cargo xtask test`, which brings one",
+                D::NAME
+            )
         });
         let users = PoolOptions::new().max_connections(12).connect(&url).await.unwrap();
         Self { store, url, options, users, room, dialect: PhantomData }
@@ -224,7 +227,10 @@ impl Backend for MySql {
         let server = url_of(Self::NAME, "mysql://root@127.0.0.1:3306/test");
         let database = unique();
         let mut connection = sqlx_mysql::MySqlConnection::connect(&server).await.unwrap_or_else(|error| {
-            panic!("{error}\nThese tests need a running {}: use `cargo xtask test`, which brings one", Self::NAME)
+            panic!(
+                "{error}\nThese tests need a running {}: use `cargo xtask test`, which brings one",
+                Self::NAME
+            )
         });
         // For the payloads of 16 MiB.
         Self::run(&mut connection, "set global max_allowed_packet = 67108864".to_owned()).await.unwrap();

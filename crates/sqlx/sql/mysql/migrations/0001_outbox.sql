@@ -33,9 +33,12 @@ create table if not exists /*:*/outbox (
     open_key        varbinary(255) as (
         case when state in (0, 1) or (state = 3 and order_policy <> 2 and error_class not in (6, 8)) then `key` end
     ) virtual,
+    -- Keeps the messages without a dedup key at the end of its index: next to the first hash, where nulls are by
+    -- themselves, their inserts would deadlock with a transaction that waits for that hash.
+    no_dedup        boolean as (dedup is null) virtual,
     primary key (seq),
     unique key /*+*/outbox_message_id (message_id),
-    unique key /*+*/outbox_dedup (dedup),
+    unique key /*+*/outbox_dedup (no_dedup, dedup),
     -- What a claim walks, in the order in which it hands out: clean messages, then suspects.
     key /*+*/outbox_ready (state, lease_losses, priority, due_at, seq),
     -- Whether an earlier message of the key is not over yet.

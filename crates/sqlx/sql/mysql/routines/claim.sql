@@ -1,9 +1,9 @@
 -- Takes messages that can start now, and answers with them.
 --
 -- The index outbox_ready serves it: one range (state, lease_losses, priority, due_at <= now) per priority that occurs, in
--- the order of the answer. The rows are locked, looked at again, changed and read by primary key. The second look at the
--- keys is needed: a locking read sees what was committed after it began, its subquery does not, and so a message may be
--- seen whose predecessor is not.
+-- the order of the answer. Candidates are read without a lock and then locked by primary key, where their conditions are
+-- looked at again: a locking read along the index keeps the index entries of the rows that it skips, and two claims that
+-- do so deadlock. What others hold is skipped, and the walk goes on behind it.
 create procedure /*:*/claim(
     in p_worker varchar(100) character set utf8mb4, in p_limit int, in p_lease_us bigint,
     in p_topics longtext character set utf8mb4, in p_prefixes longtext character set utf8mb4
@@ -11,10 +11,10 @@ create procedure /*:*/claim(
 modifies sql data
 sql security invoker
 begin
-    declare v_now datetime(6);
-    declare v_seqs longtext;
-    declare v_more longtext;
-    declare v_priority int;
+    declare v_now, v_due datetime(6);
+    declare v_seqs, v_more longtext;
+    declare v_seq bigint;
+    declare v_priority, v_round int;
     declare v_left int default p_limit;
     declare exit handler for sqlexception begin rollback; resignal; end;
 
@@ -24,7 +24,7 @@ begin
     set v_now = utc_timestamp(6);
 
     -- A suspect that has waited for longer than the lease goes first, so that a steady load cannot starve it.
-    select json_arrayagg(seq) into v_seqs from (
+    select json_arrayagg(seq) into v_more from (
         select o.seq from /*:*/outbox o force index (/*+*/outbox_ready)
         where o.state = 0 and o.lease_losses > 0 and o.due_at < v_now - interval p_lease_us microsecond
           and (o.expires_at is null or o.expires_at > v_now)
@@ -37,41 +37,66 @@ begin
           and (o.`key` is null or not exists (
               select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
         order by o.priority, o.due_at, o.seq
+        limit 50
+    ) overdue;
+    select json_arrayagg(seq) into v_seqs from (
+        select o.seq
+        from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
+        straight_join /*:*/outbox o on o.seq = s.seq
+        where o.state = 0 and o.due_at <= v_now
         limit 1
         for update skip locked
-    ) overdue;
+    ) locked;
 
     if v_seqs is null then
-        set v_priority = (select min(priority) from /*:*/outbox where state = 0 and lease_losses = 0);
+        -- Not `set v = (select ..)`, which is a locking read.
+        select min(priority) into v_priority from /*:*/outbox where state = 0 and lease_losses = 0;
         while v_priority is not null and v_left > 0 do
-            select json_arrayagg(seq) into v_more from (
-                select o.seq from /*:*/outbox o force index (/*+*/outbox_ready)
-                where o.state = 0 and o.lease_losses = 0 and o.priority = v_priority and o.due_at <= v_now
-                  and (o.expires_at is null or o.expires_at > v_now)
-                  and ((p_topics is null and p_prefixes is null)
-                       or o.topic in (select cast(t.name as binary) from json_table(p_topics, '$[*]' columns (
-                                          name varchar(255) character set utf8mb4 path '$')) t)
-                       or exists (select 1 from json_table(p_prefixes, '$[*]' columns (
-                                      name varchar(255) character set utf8mb4 path '$')) b
-                                  where left(o.topic, length(b.name)) = cast(b.name as binary)))
-                  and (o.`key` is null or not exists (
-                      select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
-                order by o.due_at, o.seq
-                limit v_left
-                for update skip locked
-            ) clean;
-            if v_more is not null then
-                set v_left = v_left - json_length(v_more);
-                set v_seqs = if(v_seqs is null, v_more, json_merge_preserve(v_seqs, v_more));
-            end if;
-            set v_priority = (select min(priority) from /*:*/outbox
-                              where state = 0 and lease_losses = 0 and priority > v_priority);
+            set v_due = '1970-01-01', v_seq = 0, v_round = 1;
+            while v_round > 0 and v_left > 0 do
+                set v_round = v_left + 100;
+                select json_arrayagg(seq), count(*) into v_more, v_round from (
+                    select o.seq from /*:*/outbox o force index (/*+*/outbox_ready)
+                    where o.state = 0 and o.lease_losses = 0 and o.priority = v_priority
+                      and o.due_at between v_due and v_now and (o.due_at > v_due or o.seq > v_seq)
+                      and (o.expires_at is null or o.expires_at > v_now)
+                      and ((p_topics is null and p_prefixes is null)
+                           or o.topic in (select cast(t.name as binary) from json_table(p_topics, '$[*]' columns (
+                                              name varchar(255) character set utf8mb4 path '$')) t)
+                           or exists (select 1 from json_table(p_prefixes, '$[*]' columns (
+                                          name varchar(255) character set utf8mb4 path '$')) b
+                                      where left(o.topic, length(b.name)) = cast(b.name as binary)))
+                      and (o.`key` is null or not exists (
+                          select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
+                    order by o.due_at, o.seq
+                    limit v_round
+                ) clean;
+                select o.due_at, o.seq into v_due, v_seq
+                from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
+                straight_join /*:*/outbox o on o.seq = s.seq
+                order by o.due_at desc, o.seq desc limit 1;
+                -- Locked, and the turn in the key looked at again: the lock sees what was committed meanwhile.
+                select json_arrayagg(seq) into v_more from (
+                    select o.seq
+                    from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
+                    straight_join /*:*/outbox o on o.seq = s.seq
+                    where o.state = 0 and o.lease_losses = 0 and o.due_at <= v_now
+                    limit v_left
+                    for update skip locked
+                ) locked;
+                if v_more is not null then
+                    set v_left = v_left - json_length(v_more);
+                    set v_seqs = if(v_seqs is null, v_more, json_merge_preserve(v_seqs, v_more));
+                end if;
+            end while;
+            select min(priority) into v_priority from /*:*/outbox
+            where state = 0 and lease_losses = 0 and priority > v_priority;
         end while;
     end if;
 
     -- A suspect is taken alone: if it kills this worker too, no neighbour is blamed.
     if v_seqs is null then
-        select json_arrayagg(seq) into v_seqs from (
+        select json_arrayagg(seq) into v_more from (
             select o.seq from /*:*/outbox o force index (/*+*/outbox_ready)
             where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now
               and (o.expires_at is null or o.expires_at > v_now)
@@ -84,11 +109,20 @@ begin
               and (o.`key` is null or not exists (
                   select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
             order by o.priority, o.due_at, o.seq
+            limit 50
+        ) suspects;
+        select json_arrayagg(seq) into v_seqs from (
+            select o.seq
+            from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
+            straight_join /*:*/outbox o on o.seq = s.seq
+            where o.state = 0 and o.due_at <= v_now
             limit 1
             for update skip locked
-        ) suspect;
+        ) locked;
     end if;
 
+    -- A candidate may have been seen before its predecessor was, or have been claimed and given back meanwhile: what is
+    -- locked now decides.
     select json_arrayagg(o.seq) into v_seqs
     from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
     straight_join /*:*/outbox o on o.seq = s.seq

@@ -3,15 +3,24 @@ create procedure /*:*/over(in p_done_us bigint, in p_dead_us bigint, in p_limit 
 modifies sql data
 sql security invoker
 begin
-    select seq, `key`, state from (
-        (select seq, `key`, state, done_at from /*:*/outbox force index (/*+*/outbox_done)
+    declare v_seqs longtext;
+
+    select json_arrayagg(seq) into v_seqs from (
+        (select seq, state, done_at from /*:*/outbox force index (/*+*/outbox_done)
          where state = 2 and done_at < utc_timestamp(6) - interval p_done_us microsecond
-         order by done_at, seq limit p_limit for update skip locked)
+         order by done_at, seq limit p_limit)
         union all
-        (select seq, `key`, state, done_at from /*:*/outbox force index (/*+*/outbox_done)
+        (select seq, state, done_at from /*:*/outbox force index (/*+*/outbox_done)
          where state = 3 and done_at < utc_timestamp(6) - interval p_dead_us microsecond
-         order by done_at, seq limit p_limit for update skip locked)
-    ) over_age
-    order by state, done_at, seq
-    limit p_limit;
+         order by done_at, seq limit p_limit)
+        order by state, done_at, seq
+        limit p_limit
+    ) over_age;
+
+    select o.seq, o.`key`, o.state
+    from json_table(v_seqs, '$[*]' columns (n for ordinality, seq bigint path '$')) s
+    straight_join /*:*/outbox o on o.seq = s.seq
+    where o.state in (2, 3)
+    order by s.n
+    for update skip locked;
 end

@@ -5,8 +5,8 @@ modifies sql data
 sql security invoker
 begin
     declare v_now datetime(6);
-    declare v_holders longtext;
-    declare v_seqs longtext;
+    declare v_holders, v_seqs longtext;
+    declare v_parked int;
     declare exit handler for sqlexception begin rollback; resignal; end;
 
     set transaction isolation level read committed;
@@ -17,8 +17,14 @@ begin
         select seq from /*:*/outbox force index (/*+*/outbox_state)
         where state = 3 and open_key is not null and order_policy = 1
         order by seq
+    ) dead;
+    select json_arrayagg(seq) into v_holders from (
+        select o.seq
+        from json_table(v_holders, '$[*]' columns (seq bigint path '$')) s
+        straight_join /*:*/outbox o on o.seq = s.seq
+        where o.state = 3 and o.order_policy = 1 and o.error_class not in (6, 8)
         for update skip locked
-    ) holders;
+    ) locked;
 
     select json_arrayagg(seq) into v_seqs from (
         select f.seq
@@ -28,12 +34,13 @@ begin
         where f.state = 0 and f.due_at <= v_now
         order by f.seq
         limit p_limit
-        for update skip locked
     ) behind;
 
     update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
     straight_join /*:*/outbox o on o.seq = s.seq
-    set o.due_at = '9999-12-31 23:59:59.999999';
+    set o.due_at = '9999-12-31 23:59:59.999999'
+    where o.state = 0 and o.due_at <= v_now;
+    set v_parked = row_count();
     commit;
-    select coalesce(json_length(v_seqs), 0) as parked;
+    select v_parked as parked;
 end

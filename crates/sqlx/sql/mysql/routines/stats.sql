@@ -8,7 +8,7 @@ begin
     declare v_count, v_ready, v_scheduled, v_parked, v_leased, v_done, v_dead bigint default 0;
     declare v_first, v_oldest datetime(6);
 
-    set v_priority = (select min(priority) from /*:*/outbox where state = 0 and lease_losses = 0);
+    select min(priority) into v_priority from /*:*/outbox where state = 0 and lease_losses = 0;
     while v_priority is not null do
         select count(*), min(due_at) into v_count, v_first from (
             select due_at from /*:*/outbox force index (/*+*/outbox_ready)
@@ -28,8 +28,8 @@ begin
               and due_at = '9999-12-31 23:59:59.999999'
             limit p_cap) c;
         set v_parked = v_parked + v_count;
-        set v_priority = (select min(priority) from /*:*/outbox
-                          where state = 0 and lease_losses = 0 and priority > v_priority);
+        select min(priority) into v_priority from /*:*/outbox
+        where state = 0 and lease_losses = 0 and priority > v_priority;
     end while;
 
     select v_ready + coalesce(sum(due_at <= v_now), 0),
