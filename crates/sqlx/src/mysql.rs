@@ -45,7 +45,10 @@ impl Dialect for MySql {
     const FILES: Files = files!(
         "mysql",
         migrations: ["0001_outbox"],
-        routines: ["claim", "settle", "renew", "reap", "expire", "park", "over", "list", "select", "stats", "topics"]
+        routines: [
+            "enqueue", "claim", "settle", "ack", "abandon", "defer", "release", "fail", "renew", "reap", "expire",
+            "park", "over", "list", "select", "stats", "topics",
+        ]
     );
     const QUOTE: char = '`';
     const DEFAULT_SCHEMA: Option<&'static str> = None;

@@ -44,7 +44,8 @@ const EPOCH_2000: i64 = 946_684_800_000_000;
 impl Dialect for Postgres {
     type Db = sqlx_postgres::Postgres;
 
-    const FILES: Files = files!("postgres", migrations: ["0001_outbox"], routines: ["routines"]);
+    const FILES: Files =
+        files!("postgres", migrations: ["0001_outbox"], routines: ["claim", "settle", "keep", "enqueue"]);
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = Some("posthaste");
     const DEFAULT_PREFIX: &'static str = "";

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, unreachable_pub, reason = "tests")]
 
 mod fixture;
+mod languages;
 
 mod postgres {
     posthaste_testkit::store_suite!(crate::fixture::PgFixture);

@@ -1,0 +1,93 @@
+-- Enqueueing from other languages, in the caller's transaction. Limits are in bytes, as in Rust; a message whose id or
+-- dedup key is stored already is not stored again, and the answer names the stored one.
+create or replace function /*:*/enqueue_bytes(
+    topic text, payload bytea, key text default null, delay interval default null, due_at timestamptz default null,
+    expires_in interval default null, priority smallint default 0::smallint, dedup_key text default null,
+    correlation_id text default null, headers jsonb default null, aggregate_type text default null,
+    aggregate_id text default null, tenant_id text default null, order_policy text default 'block',
+    content_type text default 'application/octet-stream', message_id uuid default null,
+    max_payload_bytes integer default 1048576, out id uuid, out duplicate boolean
+)
+language plpgsql volatile
+as $body$
+declare
+    v_field text;
+    v_value text;
+    v_max integer;
+    v_policy smallint;
+    v_random text := replace(gen_random_uuid()::text, '-', '');
+    v_hash bytea := sha256(convert_to(nullif(dedup_key, ''), 'UTF8'));
+    v_now timestamptz := clock_timestamp();
+begin
+    for v_field, v_value, v_max in values
+        ('topic', topic, 255), ('key', key, 255), ('correlation_id', correlation_id, 255),
+        ('aggregate_type', aggregate_type, 255), ('aggregate_id', aggregate_id, 255), ('tenant_id', tenant_id, 255),
+        ('content_type', content_type, 127), ('headers', headers::text, 65536)
+    loop
+        if octet_length(v_value) > v_max then
+            raise exception '% has % bytes, the limit is %', v_field, octet_length(v_value), v_max
+                using errcode = 'invalid_parameter_value', hint = 'Shorten it.';
+        end if;
+    end loop;
+    if coalesce(topic, '') = '' then
+        raise exception 'topic is empty'
+            using errcode = 'invalid_parameter_value', hint = 'Give it 1 to 255 bytes.';
+    end if;
+    if payload is null then
+        raise exception 'payload is null'
+            using errcode = 'invalid_parameter_value', hint = 'Give it an empty value if there is none.';
+    end if;
+    if octet_length(payload) > max_payload_bytes then
+        raise exception 'payload has % bytes, the limit is %', octet_length(payload), max_payload_bytes
+            using errcode = 'invalid_parameter_value', hint = 'Store the content elsewhere and publish a reference.';
+    end if;
+    if headers is not null and (jsonb_typeof(headers) <> 'object' or exists (
+            select from jsonb_each(headers) h where jsonb_typeof(h.value) <> 'string')) then
+        raise exception 'headers are not a JSON object of texts'
+            using errcode = 'invalid_parameter_value', hint = 'Write them like {"name": "value"}.';
+    end if;
+    v_policy := array_position(array['block', 'park', 'skip'], order_policy) - 1;
+    if v_policy is null then
+        raise exception 'order_policy is %', order_policy
+            using errcode = 'invalid_parameter_value', hint = 'Choose block, park or skip.';
+    end if;
+
+    -- An id of version 7, ordered by time, unless the caller has one: then repeating the call is harmless.
+    id := coalesce(message_id, (
+        lpad(to_hex((extract(epoch from v_now) * 1000)::bigint), 12, '0') || '7' || substr(v_random, 14))::uuid);
+
+    insert into /*:*/outbox as o (
+        message_id, topic, key, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type,
+        aggregate_id, tenant_id, priority, created_at, due_at, expires_at, state, epoch, attempts, lease_losses
+    ) values (
+        id, enqueue_bytes.topic, nullif(enqueue_bytes.key, ''), v_policy, v_hash, enqueue_bytes.payload,
+        enqueue_bytes.content_type, nullif(enqueue_bytes.headers, '{}')::text, nullif(enqueue_bytes.correlation_id, ''),
+        nullif(enqueue_bytes.aggregate_type, ''), nullif(enqueue_bytes.aggregate_id, ''),
+        nullif(enqueue_bytes.tenant_id, ''), enqueue_bytes.priority, v_now,
+        greatest(v_now, coalesce(enqueue_bytes.due_at, v_now + enqueue_bytes.delay)),
+        v_now + enqueue_bytes.expires_in, 0, 0, 0, 0
+    )
+    on conflict do nothing;
+    duplicate := not found;
+    if duplicate then
+        select o.message_id into id from /*:*/outbox o where o.message_id = enqueue_bytes.id or o.dedup = v_hash
+        order by o.message_id = enqueue_bytes.id desc limit 1;
+    end if;
+end
+$body$;
+
+-- The same for a text, by default JSON.
+create or replace function /*:*/enqueue(
+    topic text, payload text, key text default null, delay interval default null, due_at timestamptz default null,
+    expires_in interval default null, priority smallint default 0::smallint, dedup_key text default null,
+    correlation_id text default null, headers jsonb default null, aggregate_type text default null,
+    aggregate_id text default null, tenant_id text default null, order_policy text default 'block',
+    content_type text default 'application/json', message_id uuid default null,
+    max_payload_bytes integer default 1048576, out id uuid, out duplicate boolean
+)
+language sql volatile
+as $body$
+select * from /*:*/enqueue_bytes(
+    topic, convert_to(payload, 'UTF8'), key, delay, due_at, expires_in, priority, dedup_key, correlation_id, headers,
+    aggregate_type, aggregate_id, tenant_id, order_policy, content_type, message_id, max_payload_bytes)
+$body$;

@@ -1,0 +1,66 @@
+-- Settling: one function for a batch of any outcomes, and one per verb. Each answers 0 applied, 1 lost, 2 gone.
+create or replace function /*:*/settle(
+    items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
+    max_attempts integer[], keep_done boolean default true
+)
+returns table (settled smallint)
+language sql volatile
+set jit = off
+set enable_seqscan = off
+as $body$
+/*include settle*/
+$body$;
+
+create or replace function /*:*/ack(item bigint, epoch integer, keep_done boolean default true)
+returns smallint
+language sql volatile
+as $body$
+select settled from /*:*/settle(
+    array[item], array[epoch], '{0}', '{0}', array[null::smallint], array[null::text], '{2147483647}', keep_done)
+$body$;
+
+-- Without a delay: min(2^attempts s, 60 s), times a jitter of a half to one and a half.
+-- Classes: 1 business, 2 infrastructure, 3 unroutable (these two cost no attempt), 4 permanent, 5 too large.
+create or replace function /*:*/abandon(
+    item bigint, epoch integer, error text default null, delay interval default null, class smallint default 1::smallint,
+    max_attempts integer default 10
+)
+returns smallint
+language sql volatile
+as $body$
+select settled from /*:*/settle(
+    array[item], array[epoch], '{1}',
+    array[(extract(epoch from coalesce(delay, (
+        select least(power(2, least(o.attempts + 1, 10)), 60) * (0.5 + random()) * interval '1 second'
+        from /*:*/outbox o where o.seq = item))) * 1000000)::bigint],
+    array[class],
+    array[left(case when class in (2, 3) then '[INFRA] ' else '[BUSINESS] ' end || coalesce(error, ''), 1000)],
+    array[max_attempts])
+$body$;
+
+create or replace function /*:*/defer(item bigint, epoch integer, delay interval)
+returns smallint
+language sql volatile
+as $body$
+select settled from /*:*/settle(
+    array[item], array[epoch], '{2}', array[(extract(epoch from delay) * 1000000)::bigint], array[null::smallint],
+    array[null::text], '{2147483647}')
+$body$;
+
+create or replace function /*:*/release(item bigint, epoch integer)
+returns smallint
+language sql volatile
+as $body$
+select settled from /*:*/settle(
+    array[item], array[epoch], '{3}', '{0}', array[null::smallint], array[null::text], '{2147483647}')
+$body$;
+
+create or replace function /*:*/fail(item bigint, epoch integer, error text, class smallint default 4::smallint)
+returns smallint
+language sql volatile
+as $body$
+select settled from /*:*/settle(
+    array[item], array[epoch], '{4}', '{0}', array[class],
+    array[left(case when class in (2, 3) then '[INFRA] ' else '[BUSINESS] ' end || coalesce(error, ''), 1000)],
+    '{2147483647}')
+$body$;

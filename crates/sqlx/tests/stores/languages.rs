@@ -1,0 +1,318 @@
+//! The queue from other languages: nothing but the database's own command line, and both sides of it mixed.
+//!
+//! OBX-112, OBX-120: routines for enqueue, claim, ack, abandon, fail and reap, with the semantics of the Rust calls.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use posthaste_core::{
+    ClaimRequest, Event, FailureClass, MessageId, NewMessage, Outbox, Settled, State, Store, StoreAdmin, WorkerId,
+};
+use posthaste_testkit::Fixture;
+
+use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture};
+
+/// A client that runs SQL: the answers are rows of texts.
+struct Client(Vec<String>);
+
+impl Client {
+    fn psql(url: &str) -> Self {
+        // The schema is in the search path; names are written out all the same where a user would.
+        Self(["psql", "-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-d", url].map(String::from).to_vec())
+    }
+
+    fn mariadb(url: &str) -> Self {
+        let rest = url.strip_prefix("mysql://").unwrap();
+        let (login, rest) = rest.split_once('@').unwrap();
+        let (address, database) = rest.split_once('/').unwrap();
+        let (host, port) = address.split_once(':').unwrap_or((address, "3306"));
+        let (user, password) = login.split_once(':').unwrap_or((login, ""));
+        let mut command = vec!["mariadb".to_owned(), "--no-defaults".to_owned(), "-N".to_owned(), "-B".to_owned()];
+        command.extend([format!("-h{host}"), format!("-P{port}"), format!("-u{user}"), format!("-D{database}")]);
+        if !password.is_empty() {
+            command.push(format!("-p{password}"));
+        }
+        Self(command)
+    }
+
+    fn try_run(&self, sql: &str) -> Result<Vec<Vec<String>>, String> {
+        let flag = if self.0[0] == "psql" { "-c" } else { "-e" };
+        let output = Command::new(&self.0[0]).args(&self.0[1..]).args([flag, sql]).output();
+        let output = output.unwrap_or_else(|error| panic!("{} cannot be started: {error}", self.0[0]));
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        // Ids are binary in one of the dialects; the tests read the other columns.
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect())
+    }
+
+    fn run(&self, sql: &str) -> Vec<Vec<String>> {
+        self.try_run(sql).unwrap_or_else(|error| panic!("{sql}\n{error}"))
+    }
+
+    fn one(&self, sql: &str) -> String {
+        let rows = self.run(sql);
+        assert_eq!((rows.len(), rows[0].len()), (1, 1), "{sql}: {rows:?}");
+        rows[0][0].clone()
+    }
+}
+
+/// How a dialect spells the calls.
+struct Spelling {
+    client: Client,
+    enqueue: fn(topic: &str, payload: &str, key: &str, dedup: &str) -> String,
+    claim: &'static str,
+    ack: fn(item: &str, epoch: &str) -> String,
+    abandon: fn(item: &str, epoch: &str, error: &str, delay_seconds: u32) -> String,
+    defer: fn(item: &str, epoch: &str, delay_seconds: u32) -> String,
+    release: fn(item: &str, epoch: &str) -> String,
+    fail: fn(item: &str, epoch: &str, error: &str) -> String,
+    renew: fn(item: &str, epoch: &str) -> String,
+    reap: &'static str,
+    now: &'static str,
+}
+
+fn postgres(url: &str) -> Spelling {
+    Spelling {
+        client: Client::psql(url),
+        enqueue: |topic, payload, key, dedup| {
+            format!("select * from enqueue('{topic}', '{payload}', key => '{key}', dedup_key => '{dedup}')")
+        },
+        claim: "select seq, epoch, message_id, topic, convert_from(payload, 'UTF8') from claim('shell', 10, '1 minute')",
+        ack: |item, epoch| format!("select ack({item}, {epoch})"),
+        abandon: |item, epoch, error, delay| {
+            format!("select abandon({item}, {epoch}, '{error}', interval '{delay} seconds')")
+        },
+        defer: |item, epoch, delay| format!("select defer({item}, {epoch}, interval '{delay} seconds')"),
+        release: |item, epoch| format!("select release({item}, {epoch})"),
+        fail: |item, epoch, error| format!("select fail({item}, {epoch}, '{error}')"),
+        renew: |item, epoch| format!("select renew({item}, {epoch}, interval '1 minute')"),
+        reap: "select * from reap()",
+        now: "update outbox set due_at = now() where state = 0; update outbox set leased_until = now() - interval '1 s' where state = 1",
+    }
+}
+
+fn mysql(url: &str) -> Spelling {
+    Spelling {
+        client: Client::mariadb(url),
+        enqueue: |topic, payload, key, dedup| {
+            format!(
+                "call posthaste_enqueue('{topic}', '{payload}', json_object('key', '{key}', 'dedup_key', '{dedup}'), @id, @dup); \
+                 select @id, if(@dup, 't', 'f')"
+            )
+        },
+        claim: "call posthaste_claim('shell', 10, 60000000, null, null)",
+        ack: |item, epoch| format!("call posthaste_ack({item}, {epoch}, true)"),
+        abandon: |item, epoch, error, delay| {
+            format!("call posthaste_abandon({item}, {epoch}, '{error}', {delay} * 1000000, 1, 10)")
+        },
+        defer: |item, epoch, delay| format!("call posthaste_defer({item}, {epoch}, {delay} * 1000000)"),
+        release: |item, epoch| format!("call posthaste_release({item}, {epoch})"),
+        fail: |item, epoch, error| format!("call posthaste_fail({item}, {epoch}, '{error}', 4)"),
+        renew: |item, epoch| format!("call posthaste_renew('[[{item}, {epoch}]]', 60000000)"),
+        reap: "call posthaste_reap(1000, 5)",
+        now: "update posthaste_outbox set due_at = utc_timestamp(6) where state = 0; \
+              update posthaste_outbox set leased_until = utc_timestamp(6) - interval 1 second where state = 1",
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Greeting {
+    text: &'static str,
+}
+
+impl Event for Greeting {
+    const TOPIC: &'static str = "greeting";
+}
+
+/// The whole life of a message, by the client alone; the Rust side only looks.
+async fn whole_life<D: Backend>(fixture: SqlFixture<D>, sql: Spelling) {
+    let Spelling { client, .. } = &sql;
+    let enqueued = client.run(&(sql.enqueue)("order.placed", "{\"order\": 7}", "customer-1", "order-7"));
+    let id: MessageId = enqueued[0][0].parse().unwrap();
+    assert_eq!((enqueued[0][1].as_str(), id.as_uuid().get_version_num()), ("f", 7));
+    // Again: the stored one is named.
+    let again = client.run(&(sql.enqueue)("order.placed", "{\"order\": 7}", "customer-1", "order-7"));
+    assert_eq!(again, [[id.to_string(), "t".to_owned()]]);
+
+    let claim = || {
+        let rows = client.run(sql.claim);
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        (rows[0][0].clone(), rows[0][1].clone())
+    };
+    let (item, epoch) = claim();
+    assert_eq!(client.run(sql.claim), Vec::<Vec<String>>::new(), "leased");
+    assert_eq!(client.one(&(sql.renew)(&item, &epoch)), "0");
+    assert_eq!(client.one(&(sql.defer)(&item, &epoch, 3600)), "0");
+    assert_eq!(client.run(sql.claim).len(), 0, "deferred");
+    client.run(sql.now);
+
+    let (_, second) = claim();
+    assert_eq!(client.one(&(sql.ack)(&item, &epoch)), "1", "a stale epoch is lost");
+    assert_eq!(client.one(&(sql.abandon)(&item, &second, "it\u{1F600} failed", 3600)), "0");
+    client.run(sql.now);
+
+    let (_, third) = claim();
+    assert_eq!(client.one(&(sql.release)(&item, &third)), "0");
+    let (_, fourth) = claim();
+    client.run(sql.now);
+    assert_eq!(client.run(sql.reap), [["1", "0"]]);
+    assert_eq!(client.one(&(sql.renew)(&item, &fourth)), "1");
+    let (_, fifth) = claim();
+    assert_eq!(client.one(&(sql.fail)(&item, &fifth, "hopeless")), "0");
+    assert_eq!(client.one(&(sql.fail)("999999", "1", "gone")), "2");
+
+    let (record, _) = fixture.store.show(id).await.unwrap().unwrap();
+    assert_eq!((record.state, record.error_class), (State::Dead, Some(FailureClass::Permanent)));
+    assert_eq!(record.last_error.as_deref(), Some("[BUSINESS] hopeless"));
+    assert_eq!((record.message.attempts, record.message.lease_losses, record.message.epoch), (1, 1, 5));
+    assert_eq!(&record.message.payload[..], br#"{"order": 7}"#);
+    assert_eq!((record.message.key.as_deref(), record.message.topic.as_str()), (Some("customer-1"), "order.placed"));
+
+    // From there to here, and back.
+    client.run(&(sql.enqueue)("greeting", "{\"text\":\"hello\"}", "", ""));
+    let outbox = Outbox::builder(fixture.store.clone()).build().await.unwrap();
+    let claimed = outbox.claim(&ClaimRequest::new(WorkerId::new("rust").unwrap())).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    assert_eq!(claimed[0].json::<HashMap<String, String>>().unwrap()["text"], "hello");
+    assert_eq!(outbox.ack(&[claimed[0].lease()]).await.unwrap(), [Settled::Applied]);
+    outbox.enqueue(&Greeting { text: "and back" }).await.unwrap();
+    let rows = client.run(sql.claim);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(client.one(&(sql.ack)(&rows[0][0], &rows[0][1])), "0");
+    assert_eq!(client.one(&(sql.ack)(&rows[0][0], &rows[0][1])), "0", "an ack repeated is applied");
+    fixture.destroy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whole_life_by_psql_alone() {
+    if PgFixture::available() {
+        let fixture = PgFixture::create().await;
+        let sql = postgres(&fixture.url);
+        whole_life(fixture, sql).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whole_life_by_the_mariadb_client_alone() {
+    if MySqlFixture::available() {
+        let fixture = MySqlFixture::create().await;
+        let sql = mysql(&fixture.url);
+        whole_life(fixture, sql).await;
+    }
+}
+
+/// What Rust refuses, the routines refuse, by name and before anything is written.
+async fn refusals<D: Backend>(fixture: SqlFixture<D>, client: Client, calls: &[(&str, &str)]) {
+    for (sql, says) in calls {
+        let error = client.try_run(sql).expect_err(sql);
+        assert!(error.contains(says), "{sql}\n{error}");
+    }
+    let everything = fixture.store.list(&posthaste_core::Filter::default(), None, 10).await.unwrap();
+    assert_eq!(everything.records.len(), 0, "nothing is written");
+    fixture.destroy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_functions_refuse_bad_input() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let client = Client::psql(&fixture.url);
+    let calls = [
+        ("select enqueue('', 'x')", "topic is empty"),
+        ("select enqueue(null, 'x')", "topic is empty"),
+        ("select enqueue('t', null)", "payload is null"),
+        ("select enqueue(repeat('é', 128), 'x')", "topic has 256 bytes, the limit is 255"),
+        ("select enqueue('t', 'x', key => repeat('k', 256))", "key has 256 bytes, the limit is 255"),
+        ("select enqueue('t', repeat('x', 1048577))", "payload has 1048577 bytes, the limit is 1048576"),
+        ("select enqueue('t', 'x', headers => '[1]')", "headers are not a JSON object of texts"),
+        ("select enqueue('t', 'x', headers => '{\"a\": 1}')", "headers are not a JSON object of texts"),
+        ("select enqueue('t', 'x', order_policy => 'maybe')", "order_policy is maybe"),
+    ];
+    refusals(fixture, client, &calls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_procedures_refuse_bad_input() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    let client = Client::mariadb(&fixture.url);
+    let calls = [
+        ("call posthaste_enqueue('', 'x', null, @id, @dup)", "topic is empty"),
+        ("call posthaste_enqueue('t', null, null, @id, @dup)", "payload is null"),
+        ("call posthaste_enqueue(repeat('é', 128), 'x', null, @id, @dup)", "topic has 256 bytes, the limit is 255"),
+        (
+            "call posthaste_enqueue('t', 'x', json_object('key', repeat('k', 256)), @id, @dup)",
+            "key has 256 bytes, the limit is 255",
+        ),
+        ("call posthaste_enqueue('t', repeat('x', 1048577), null, @id, @dup)", "payload has 1048577 bytes"),
+        ("call posthaste_enqueue('t', 'x', '{\"headers\": [1]}', @id, @dup)", "headers are not a JSON object of texts"),
+        ("call posthaste_enqueue('t', 'x', '{\"headers\": {\"a\": 1}}', @id, @dup)", "headers are not a JSON object"),
+        ("call posthaste_enqueue('t', 'x', '{\"order\": \"maybe\"}', @id, @dup)", "order is none of block"),
+        ("call posthaste_enqueue('t', 'x', '{\"kee\": \"k\"}', @id, @dup)", "unknown option kee"),
+        ("call posthaste_enqueue('t', 'x', 'no json', @id, @dup)", "options are not a JSON object"),
+        // Claiming commits; in an open transaction that would commit the caller's work.
+        ("start transaction; call posthaste_claim('w', 1, 1000000, null, null)", "1568"),
+    ];
+    refusals(fixture, client, &calls).await;
+}
+
+/// A message enqueued by a routine in a transaction that is rolled back was never there, and its options arrive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn options_and_transactions() {
+    let store = if PgFixture::available() {
+        let fixture = PgFixture::create().await;
+        let client = Client::psql(&fixture.url);
+        client.run("begin; select enqueue('gone', 'x'); rollback");
+        client.run(
+            "select enqueue('kept', 'x', delay => '1 hour', expires_in => '2 hours', priority => -3::smallint, \
+             correlation_id => 'c', headers => '{\"a\": \"ü\"}', aggregate_type => 'order', aggregate_id => '7', \
+             tenant_id => 't', order_policy => 'skip', content_type => 'text/plain', \
+             message_id => '0198c7a1-0000-7000-8000-000000000001')",
+        );
+        check_options(&fixture).await;
+        Some(fixture)
+    } else {
+        None
+    };
+    if let Some(fixture) = store {
+        fixture.destroy().await;
+    }
+    if MySqlFixture::available() {
+        let fixture = MySqlFixture::create().await;
+        let client = Client::mariadb(&fixture.url);
+        client.run("start transaction; call posthaste_enqueue('gone', 'x', null, @id, @dup); rollback");
+        client.run(
+            "call posthaste_enqueue('kept', 'x', '{\"delay_us\": 3600000000, \"expires_us\": 7200000000, \
+             \"priority\": -3, \"correlation_id\": \"c\", \"headers\": {\"a\": \"ü\"}, \"aggregate_type\": \"order\", \
+             \"aggregate_id\": \"7\", \"tenant_id\": \"t\", \"order\": \"skip\", \"content_type\": \"text/plain\", \
+             \"message_id\": \"0198c7a1-0000-7000-8000-000000000001\"}', @id, @dup)",
+        );
+        check_options(&fixture).await;
+        fixture.destroy().await;
+    }
+}
+
+async fn check_options<D: Backend>(fixture: &SqlFixture<D>) {
+    let records = fixture.store.list(&posthaste_core::Filter::default(), None, 10).await.unwrap().records;
+    assert_eq!(records.len(), 1);
+    let message = &records[0].message;
+    let expected = NewMessage::bytes("kept", "x")
+        .id("0198c7a1-0000-7000-8000-000000000001".parse::<MessageId>().unwrap())
+        .header("a", "ü")
+        .build()
+        .unwrap();
+    assert_eq!((message.id, &message.headers), (expected.id(), expected.headers()));
+    let seconds = |later: std::time::SystemTime| later.duration_since(message.created_at).unwrap().as_secs();
+    assert_eq!((seconds(message.due_at), seconds(message.expires_at.unwrap())), (3600, 7200));
+    assert_eq!((message.priority, message.order), (-3, posthaste_core::OrderPolicy::Skip));
+    assert_eq!((message.correlation_id.as_deref(), message.tenant_id.as_deref()), (Some("c"), Some("t")));
+    assert_eq!((message.aggregate_type.as_deref(), message.aggregate_id.as_deref()), (Some("order"), Some("7")));
+    assert_eq!(message.content_type, "text/plain");
+    assert!(fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap().is_empty());
+}
