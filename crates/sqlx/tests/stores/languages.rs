@@ -28,6 +28,7 @@ impl Client {
         let (host, port) = address.split_once(':').unwrap_or((address, "3306"));
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
         let mut command = vec!["mariadb".to_owned(), "--no-defaults".to_owned(), "-N".to_owned(), "-B".to_owned()];
+        command.push("--default-character-set=utf8mb4".to_owned());
         command.extend([format!("-h{host}"), format!("-P{port}"), format!("-u{user}"), format!("-D{database}")]);
         if !password.is_empty() {
             command.push(format!("-p{password}"));
