@@ -105,7 +105,8 @@ pub struct MemoryTransaction {
 }
 
 impl MemoryTransaction {
-    /// Makes everything visible at once.
+    /// Makes everything visible at once. A message whose dedup key another transaction has used meanwhile is left out:
+    /// a database would have made that publisher wait, which this store cannot.
     pub fn commit(self) {
         let mut queue = self.store.lock();
         for row in self.pending {
@@ -231,6 +232,31 @@ impl Queue {
         find_twin(self.rows.values(), id, dedup)
     }
 
+    /// Makes rows of messages that have no twin, neither here nor among the rows placed before.
+    fn place(
+        &mut self,
+        messages: &[NewMessage],
+        placed: &mut Vec<Row>,
+        now: SystemTime,
+        birth: Birth<'_>,
+    ) -> Result<Vec<Enqueued>> {
+        let mut enqueued = Vec::with_capacity(messages.len());
+        for message in messages {
+            let twin = find_twin(placed.iter(), message.id(), message.dedup())
+                .or_else(|| self.twin_of(message.id(), message.dedup()));
+            enqueued.push(match twin {
+                Some(id) => Enqueued::Duplicate { id },
+                None => {
+                    let row = row_of(message, self.next_seq(), now, birth)?;
+                    let lease = (row.record.state == State::Leased).then(|| row.record.message.lease());
+                    placed.push(row);
+                    Enqueued::New { id: message.id(), lease }
+                }
+            });
+        }
+        Ok(enqueued)
+    }
+
     /// The rows whose turn it is in their key.
     fn heads(&self) -> HashMap<&str, i64> {
         let mut heads = HashMap::new();
@@ -353,9 +379,11 @@ impl Store for MemoryStore {
     }
 
     async fn enqueue(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
-        let mut transaction = self.begin();
-        let enqueued = self.insert(&mut transaction, messages, Birth::Ready).await?;
-        transaction.commit();
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let mut placed = Vec::new();
+        let enqueued = queue.place(messages, &mut placed, now, Birth::Ready)?;
+        queue.rows.extend(placed.into_iter().map(|row| (row.seq(), row)));
         Ok(enqueued)
     }
 
@@ -534,22 +562,7 @@ impl TransactionalStore for MemoryStore {
         messages: &[NewMessage],
         birth: Birth<'_>,
     ) -> Result<Vec<Enqueued>> {
-        let now = self.clock.now();
-        let mut enqueued = Vec::with_capacity(messages.len());
-        for message in messages {
-            let twin = find_twin(transaction.pending.iter(), message.id(), message.dedup())
-                .or_else(|| self.lock().twin_of(message.id(), message.dedup()));
-            enqueued.push(match twin {
-                Some(id) => Enqueued::Duplicate { id },
-                None => {
-                    let row = row_of(message, self.lock().next_seq(), now, birth)?;
-                    let lease = (row.record.state == State::Leased).then(|| row.record.message.lease());
-                    transaction.pending.push(row);
-                    Enqueued::New { id: message.id(), lease }
-                }
-            });
-        }
-        Ok(enqueued)
+        self.lock().place(messages, &mut transaction.pending, self.clock.now(), birth)
     }
 }
 

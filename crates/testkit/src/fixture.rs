@@ -1,0 +1,106 @@
+//! What the suite needs to know about a store: how to make an empty one, how to let time pass for it, and how a user of
+//! its database opens a transaction.
+//!
+//! A fixture prepares and looks; it must never take over what the store itself is asked to do.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use posthaste_core::{
+    Change, Failure, Filter, MessageId, Outcome, Retention, Settlement, State, Store, StoreAdmin,
+    TransactionalStore,
+};
+
+/// One fresh, empty store for one test. Whatever goes wrong in here is a panic.
+#[async_trait]
+pub trait Fixture: Sized + Send + Sync + 'static {
+    /// The store. Clones of it are handed to tasks.
+    type Store: TransactionalStore + StoreAdmin + Clone;
+    /// A real transaction of a user's own.
+    type Transaction: Send;
+
+    /// How many messages the largest case uses.
+    const MANY: usize = 20_000;
+
+    /// Whether there is a database to test with. If not, every case says so and passes.
+    fn available() -> bool {
+        true
+    }
+
+    /// A fresh, empty, migrated store that no other test sees.
+    async fn create() -> Self;
+
+    /// The store, keeping what is done.
+    fn store(&self) -> &Self::Store;
+
+    /// The same tables, but what is done is deleted at once.
+    fn store_that_deletes(&self) -> Self::Store;
+
+    /// What time it is for the store, give or take a second.
+    async fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    /// Lets time pass for the store. Real databases move every stored time into the past, those of the history and
+    /// the time of occurrence included.
+    async fn advance(&self, by: Duration);
+
+    /// Begins a transaction. Cases never hold two at a time in one task: some databases have one writer.
+    async fn begin(&self) -> Self::Transaction;
+
+    /// The connection that publishing takes.
+    fn connection<'a>(
+        &self,
+        tx: &'a mut Self::Transaction,
+    ) -> &'a mut <Self::Store as TransactionalStore>::Connection;
+
+    /// Sets a savepoint; one at a time is enough.
+    async fn savepoint(&self, tx: &mut Self::Transaction);
+
+    /// Goes back to the savepoint.
+    async fn rollback_to_savepoint(&self, tx: &mut Self::Transaction);
+
+    /// Commits.
+    async fn commit(&self, tx: Self::Transaction);
+
+    /// Rolls back.
+    async fn rollback(&self, tx: Self::Transaction);
+
+    /// Makes the stored row undecodable, by headers that are no JSON; false if the store cannot have such rows.
+    async fn spoil(&self, id: MessageId) -> bool;
+
+    /// The ids in the archive, oldest first.
+    async fn archived(&self) -> Vec<MessageId>;
+
+    /// Empties the store; the archive may stay. The default does it message by message.
+    async fn clear(&self) {
+        clear_through_the_api(self).await;
+    }
+
+    /// Drops what `create` made. Called only after success, so that a failure can be looked at.
+    async fn destroy(self);
+}
+
+/// Empties a store with nothing but its own verbs.
+pub async fn clear_through_the_api<F: Fixture>(fixture: &F) {
+    let store = fixture.store();
+    let everything = Change::new(Filter::default(), "testkit", "clear").unwrap().limit(10_000);
+    loop {
+        let leased = Filter { state: Some(State::Leased), ..Filter::default() };
+        let page = store.list(&leased, None, 200).await.unwrap().records;
+        let failure = Failure::permanent("cleared");
+        let fail = |lease| Settlement { lease, outcome: Outcome::Fail { failure: failure.clone() } };
+        let settlements: Vec<_> = page.iter().map(|record| fail(record.message.lease())).collect();
+        store.settle(&settlements).await.unwrap();
+        let buried = store.bury(&everything).await.unwrap().len();
+        // Retention is over only when more than none has passed.
+        fixture.advance(Duration::from_secs(60)).await;
+        let retention = Retention::done(Duration::ZERO).dead(Duration::ZERO);
+        let pruned = store.prune(&retention, 1_000).await.unwrap();
+        if page.is_empty() && buried == 0 && pruned == 0 {
+            break;
+        }
+    }
+    let left = store.list(&Filter::default(), None, 1).await.unwrap().records;
+    assert!(left.is_empty(), "the store could not be cleared: {left:?}");
+}

@@ -1,0 +1,270 @@
+//! What happened, and whether it may have: an append-only record of a run, and the checks of I1, I2, I4, I5, I6 and I12.
+//!
+//! Recording must never accuse the innocent: a claim is recorded after it returned and a settlement before it is sent,
+//! so what is recorded as one's own lies within what was. Checks name the first violation they find.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use posthaste_core::{Lease, MessageId, Settled, Stats, WorkItemId, WorkerId};
+
+/// What became of the transaction that a message was enqueued in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was committed.
+    Committed,
+    /// It, or a savepoint in it, was rolled back.
+    RolledBack,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Enqueued { id: MessageId, key: Option<String>, fate: Fate },
+    Claimed { worker: WorkerId, id: MessageId, lease: Lease },
+    Delivered { worker: WorkerId, id: MessageId },
+    Settling { lease: Lease },
+    Settled { lease: Lease, answer: Settled },
+}
+
+/// An append-only record of a run, for many tasks at once.
+#[derive(Debug, Default)]
+pub struct History(Mutex<Vec<(Instant, Event)>>);
+
+/// How many messages there are at rest, by where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Ready, scheduled or parked.
+    pub ready: u64,
+    /// Leased.
+    pub leased: u64,
+    /// Done and kept.
+    pub done: u64,
+    /// Dead and kept.
+    pub dead: u64,
+    /// Removed, or archived.
+    pub pruned: u64,
+}
+
+impl Census {
+    /// The census of a store, and of what was pruned from it.
+    pub fn of(stats: &Stats, pruned: u64) -> Self {
+        Self {
+            ready: stats.ready.value + stats.scheduled.value + stats.parked.value,
+            leased: stats.leased.value,
+            done: stats.done.value,
+            dead: stats.dead.value,
+            pruned,
+        }
+    }
+
+    /// How many there are in all.
+    pub fn total(&self) -> u64 {
+        self.ready + self.leased + self.done + self.dead + self.pruned
+    }
+}
+
+/// The ownership of one claim: from when to when, and whether its settlement was accepted.
+#[derive(Clone, Debug)]
+struct Tenure {
+    id: MessageId,
+    worker: WorkerId,
+    lease: Lease,
+    from: Instant,
+    until: Option<Instant>,
+    accepted: bool,
+}
+
+/// Nothing to object to, or what.
+type Verdict = Result<(), String>;
+
+impl History {
+    /// A message was enqueued. Those of one key must be recorded in the order of enqueueing.
+    pub fn enqueued(&self, id: MessageId, key: Option<&str>, fate: Fate) {
+        self.push(Event::Enqueued { id, key: key.map(str::to_owned), fate });
+    }
+
+    /// A claim returned this message.
+    pub fn claimed(&self, worker: &WorkerId, id: MessageId, lease: Lease) {
+        self.push(Event::Claimed { worker: worker.clone(), id, lease });
+    }
+
+    /// A worker delivered this message.
+    pub fn delivered(&self, worker: &WorkerId, id: MessageId) {
+        self.push(Event::Delivered { worker: worker.clone(), id });
+    }
+
+    /// This lease is about to be settled: its worker makes no further use of it.
+    pub fn settling(&self, lease: Lease) {
+        self.push(Event::Settling { lease });
+    }
+
+    /// The settlement of this lease was answered.
+    pub fn settled(&self, lease: Lease, answer: Settled) {
+        self.push(Event::Settled { lease, answer });
+    }
+
+    fn push(&self, event: Event) {
+        // The time is taken inside, so that the order of the record is the order of the times.
+        let mut events = self.0.lock().unwrap();
+        events.push((Instant::now(), event));
+    }
+
+    fn events(&self) -> Vec<(Instant, Event)> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn committed(&self) -> HashSet<MessageId> {
+        let committed = |(_, event)| match event {
+            Event::Enqueued { id, fate: Fate::Committed, .. } => Some(id),
+            _ => None,
+        };
+        self.events().into_iter().filter_map(committed).collect()
+    }
+
+    fn deliveries(&self) -> Vec<MessageId> {
+        let delivered = |(_, event)| match event {
+            Event::Delivered { id, .. } => Some(id),
+            _ => None,
+        };
+        self.events().into_iter().filter_map(delivered).collect()
+    }
+
+    /// I1: everything that was committed was delivered, or is accounted for otherwise (dead or parked, with a reason).
+    pub fn no_loss(&self, accounted: &HashSet<MessageId>) -> Verdict {
+        let delivered: HashSet<_> = self.deliveries().into_iter().collect();
+        let lost: Vec<_> = self
+            .committed()
+            .into_iter()
+            .filter(|id| !delivered.contains(id) && !accounted.contains(id))
+            .collect();
+        match lost.first() {
+            None => Ok(()),
+            Some(id) => Err(format!("{} messages were lost, {id} among them", lost.len())),
+        }
+    }
+
+    /// I2: everything that was claimed or delivered had been committed.
+    pub fn no_phantom(&self) -> Verdict {
+        let committed = self.committed();
+        for (_, event) in self.events() {
+            let (Event::Claimed { worker, id, .. } | Event::Delivered { worker, id }) = event else {
+                continue;
+            };
+            if !committed.contains(&id) {
+                return Err(format!("{worker} has {id}, which was never committed"));
+            }
+        }
+        Ok(())
+    }
+
+    /// I5 without faults: nothing was delivered twice.
+    pub fn delivered_once(&self) -> Verdict {
+        let mut seen = HashSet::new();
+        match self.deliveries().into_iter().find(|id| !seen.insert(*id)) {
+            None => Ok(()),
+            Some(id) => Err(format!("{id} was delivered twice")),
+        }
+    }
+
+    fn tenures(&self) -> Result<Vec<Tenure>, String> {
+        let mut tenures: Vec<Tenure> = Vec::new();
+        let mut index: HashMap<Lease, usize> = HashMap::new();
+        for (at, event) in self.events() {
+            match event {
+                Event::Claimed { worker, id, lease } => {
+                    if let Some(first) = index.insert(lease, tenures.len()) {
+                        let first = &tenures[first].worker;
+                        return Err(format!("{first} and {worker} claimed {id} with the same {lease:?}"));
+                    }
+                    tenures.push(Tenure { id, worker, lease, from: at, until: None, accepted: false });
+                }
+                Event::Settling { lease } => {
+                    if let Some(n) = index.get(&lease) {
+                        tenures[*n].until.get_or_insert(at);
+                    }
+                }
+                Event::Settled { lease, answer: Settled::Applied } => {
+                    if let Some(n) = index.get(&lease) {
+                        tenures[*n].accepted = true;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(tenures)
+    }
+
+    /// I4: no epoch was handed out twice, nothing was accepted from a holder whose message somebody else had already
+    /// claimed, and of two holders whose settlements were both accepted one was finished before the other began.
+    pub fn single_ownership(&self) -> Verdict {
+        let mut by_row: BTreeMap<WorkItemId, Vec<Tenure>> = BTreeMap::new();
+        for tenure in self.tenures()? {
+            by_row.entry(tenure.lease.item).or_default().push(tenure);
+        }
+        for tenures in by_row.into_values() {
+            for (n, one) in tenures.iter().enumerate() {
+                for other in &tenures[n + 1..] {
+                    if one.id != other.id {
+                        return Err(format!("{:?} is {} and {}", one.lease.item, one.id, other.id));
+                    }
+                    let (old, new) =
+                        if one.lease.epoch < other.lease.epoch { (one, other) } else { (other, one) };
+                    if old.accepted && old.until.is_none_or(|until| until > new.from) {
+                        return Err(format!(
+                            "{} was settled by {} with epoch {} while {} had it with epoch {}",
+                            old.id, old.worker, old.lease.epoch, new.worker, new.lease.epoch
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// I6: per key, first deliveries are in the order of enqueueing, and nobody claims the next before the one before
+    /// is given back.
+    pub fn key_order(&self) -> Verdict {
+        let mut places: HashMap<MessageId, (String, usize)> = HashMap::new();
+        for (place, (_, event)) in self.events().into_iter().enumerate() {
+            if let Event::Enqueued { id, key: Some(key), fate: Fate::Committed } = event {
+                places.insert(id, (key, place));
+            }
+        }
+        let mut latest: HashMap<&str, (usize, MessageId)> = HashMap::new();
+        let mut seen = HashSet::new();
+        for id in self.deliveries().into_iter().filter(|id| seen.insert(*id)) {
+            let Some((key, place)) = places.get(&id) else { continue };
+            if let Some((before, earlier)) = latest.insert(key, (*place, id))
+                && before > *place
+            {
+                return Err(format!("{id} was delivered after {earlier}, which was enqueued later"));
+            }
+        }
+        let mut holders: HashMap<&str, Tenure> = HashMap::new();
+        for tenure in self.tenures()? {
+            let Some((key, _)) = places.get(&tenure.id) else { continue };
+            if let Some(before) = holders.insert(key, tenure.clone())
+                && before.id != tenure.id
+                && before.until.is_none_or(|until| until > tenure.from)
+            {
+                let (a, b) = (&before, &tenure);
+                return Err(format!("{} had {} while {} had {}", a.worker, a.id, b.worker, b.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// I12: what was committed is what there is and what was pruned.
+    pub fn conservation(&self, census: &Census) -> Verdict {
+        let committed = self.committed().len() as u64;
+        if committed == census.total() {
+            return Ok(());
+        }
+        Err(format!("{committed} messages were committed, and there are {}: {census:?}", census.total()))
+    }
+}
+
+#[cfg(test)]
+#[path = "invariants_tests.rs"]
+mod tests;

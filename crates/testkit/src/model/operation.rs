@@ -1,0 +1,279 @@
+//! What a random user, worker, or operator may do: small values from small sets, so that they meet.
+//!
+//! Every duration is a multiple of [`UNIT`], or half of one: what the two clocks of a comparison differ by must never
+//! decide anything. What the contract leaves open (which of several a limited prune takes, say)
+//! must not be drawn.
+
+use std::time::{Duration, SystemTime};
+
+use posthaste_core::{
+    Failure, FailureClass, Filter, MessageId, NewMessage, OrderPolicy, Outcome, State, Topics,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// What all durations are multiples of.
+pub(super) const UNIT: Duration = Duration::from_secs(1_000);
+
+/// One step of a sequence.
+#[derive(Clone, Debug)]
+pub(super) enum Operation {
+    Enqueue { batch: Vec<Draft>, how: How },
+    Claim { worker: u8, limit: u32, lease: u32, topics: &'static [&'static str] },
+    Settle { picks: Vec<(Pick, Verdict)>, delete: bool },
+    Renew { picks: Vec<Pick>, lease: u32 },
+    Reap,
+    Expire,
+    Park,
+    Prune { done: u32, dead: Option<u32>, archive: bool },
+    Requeue(Choice),
+    Bury(Choice),
+    Advance(u32),
+}
+
+/// In which transaction a batch is enqueued.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    Alone,
+    Committed,
+    RolledBack,
+    /// After so many of the batch there is a savepoint, and the rest is rolled back to it.
+    SavepointAt(usize),
+    Leased,
+}
+
+/// A message to be.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    topic: &'static str,
+    key: Option<&'static str>,
+    order: OrderPolicy,
+    priority: i16,
+    due: Due,
+    expires: Option<i8>,
+    dedup: Option<u8>,
+    /// The id of a message of before, rather than a new one.
+    again: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Now,
+    After(u32),
+    At(i8),
+}
+
+/// A lease out of all that there ever were, counted from the newest, or one that never was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pick {
+    pub(super) index: usize,
+    pub(super) later: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Verdict {
+    Ack,
+    Abandon(u32, FailureClass, u32),
+    Defer(u32),
+    Release,
+    Fail(FailureClass),
+}
+
+/// What an operator picks.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    state: Option<State>,
+    topics: Option<&'static str>,
+    key: Option<&'static str>,
+    class: Option<FailureClass>,
+    ids: Vec<usize>,
+    pub(super) limit: u32,
+    pub(super) dry_run: bool,
+}
+
+/// So many and a half units from now: a given time and a delay are added to clocks that were read at different moments,
+/// and must not come so close that this decides which is first.
+fn shift(now: SystemTime, units: i8) -> SystemTime {
+    let by = UNIT * u32::from(units.unsigned_abs());
+    if units < 0 { now - by + UNIT / 2 } else { now + by + UNIT / 2 }
+}
+
+impl Draft {
+    /// The message for a store where it is now this late. Its id is the caller's, so that two stores get the same.
+    pub(super) fn message(&self, id: MessageId, known: &[MessageId], now: SystemTime) -> NewMessage {
+        let again = self.again.filter(|_| !known.is_empty()).map(|index| known[index % known.len()]);
+        let mut draft = NewMessage::bytes(self.topic, self.topic)
+            .order(self.order)
+            .priority(self.priority)
+            .id(again.unwrap_or(id));
+        if let Some(key) = self.key {
+            draft = draft.key(key);
+        }
+        draft = match self.due {
+            Due::Now => draft,
+            Due::After(units) => draft.delay(UNIT * units),
+            Due::At(units) => draft.due_at(shift(now, units)),
+        };
+        draft = match self.expires {
+            None => draft,
+            Some(units @ 0..) => draft.expires_after(UNIT * u32::from(units.unsigned_abs())),
+            Some(units) => draft.expires_at(shift(now, units)),
+        };
+        // A message that is one stored message by its id and another by its dedup key has no right answer.
+        if let (Some(dedup), None) = (self.dedup, again) {
+            draft = draft.dedup_key([dedup]);
+        }
+        draft.build().unwrap()
+    }
+}
+
+impl Verdict {
+    pub(super) fn outcome(self) -> Outcome {
+        match self {
+            Self::Ack => Outcome::Ack,
+            Self::Abandon(units, class, max_attempts) => {
+                let failure = Failure::new(class, format!("abandoned for {units}"));
+                Outcome::Abandon { delay: UNIT * units, failure, max_attempts }
+            }
+            Self::Defer(units) => Outcome::Defer { delay: UNIT * units },
+            Self::Release => Outcome::Release,
+            Self::Fail(class) => Outcome::Fail { failure: Failure::new(class, "failed") },
+        }
+    }
+}
+
+impl Choice {
+    pub(super) fn filter(&self, known: &[MessageId]) -> Filter {
+        let known_ids = self.ids.iter().filter(|_| !known.is_empty()).map(|index| known[index % known.len()]);
+        Filter {
+            state: self.state,
+            topics: self.topics.map_or_else(Topics::all, |topic| Topics::of([topic]).unwrap()),
+            key: self.key.map(str::to_owned),
+            class: self.class,
+            ids: known_ids.collect(),
+            ..Filter::default()
+        }
+    }
+}
+
+const TOPICS: [&str; 4] = ["a", "A", "a.b", "c"];
+const KEYS: [&str; 4] = ["k", "k", "K", "k "];
+
+fn class() -> impl Strategy<Value = FailureClass> {
+    use FailureClass::{Business, Infrastructure, Permanent, TooLarge, Unroutable};
+    select(&[Business, Business, Infrastructure, Unroutable, Permanent, TooLarge][..])
+}
+
+fn draft() -> impl Strategy<Value = Draft> {
+    let due = prop_oneof![
+        6 => Just(Due::Now),
+        1 => (0..3u32).prop_map(Due::After),
+        1 => (-2..3i8).prop_map(Due::At),
+    ];
+    let order = select(&[OrderPolicy::Block, OrderPolicy::Park, OrderPolicy::Park, OrderPolicy::Skip][..]);
+    let key = prop::option::weighted(0.5, select(&KEYS[..]));
+    let again = prop::option::weighted(0.1, 0..1_000usize);
+    let expires = prop::option::weighted(0.15, -1..4i8);
+    let dedup = prop::option::weighted(0.2, 0..3u8);
+    (select(&TOPICS[..]), key, order, -1..2i16, due, expires, dedup, again).prop_map(
+        |(topic, key, order, priority, due, expires, dedup, again)| Draft {
+            topic,
+            key,
+            order,
+            priority,
+            due,
+            expires,
+            dedup,
+            again,
+        },
+    )
+}
+
+fn pick() -> impl Strategy<Value = Pick> {
+    (prop_oneof![3 => 0..4usize, 1 => 0..1_000usize], prop_oneof![9 => Just(0), 1 => -1..2i32])
+        .prop_map(|(index, later)| Pick { index, later })
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    prop_oneof![
+        3 => Just(Verdict::Ack),
+        3 => (0..3u32, class(), 1..4u32).prop_map(|(units, class, max)| Verdict::Abandon(units, class, max)),
+        1 => (0..3u32).prop_map(Verdict::Defer),
+        1 => Just(Verdict::Release),
+        3 => class().prop_map(Verdict::Fail),
+    ]
+}
+
+fn choice() -> impl Strategy<Value = Choice> {
+    (
+        prop::option::weighted(0.1, select(&State::ALL[..])),
+        prop::option::weighted(0.1, select(&["a", "a*", "c"][..])),
+        prop::option::weighted(0.1, select(&KEYS[..])),
+        prop::option::weighted(0.1, class()),
+        prop_oneof![5 => Just(vec![]), 1 => vec(0..1_000usize, 1..3)],
+        1..5u32,
+        prop::bool::weighted(0.2),
+    )
+        .prop_map(|(state, topics, key, class, ids, limit, dry_run)| Choice {
+            state,
+            topics,
+            key,
+            class,
+            ids,
+            limit,
+            dry_run,
+        })
+}
+
+/// A few steps that belong together: chance alone would seldom lose a lease, or park anything.
+pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let claim = |limit| Operation::Claim { worker: 0, limit, lease: 1, topics: &["*"] };
+    let newest = |index| Pick { index, later: 0 };
+    let crash = (1..4u32).prop_map(move |limit| vec![claim(limit), Operation::Advance(2), Operation::Reap]);
+    let deleting = prop::bool::weighted(0.4);
+    let settled = (1..4u32, verdict(), deleting).prop_map(move |(limit, verdict, delete)| {
+        let picks = (0..2).map(|index| (newest(index), verdict)).collect();
+        vec![claim(limit), Operation::Settle { picks, delete }]
+    });
+    let poisoned = class().prop_map(move |class| {
+        let picks = (0..4).map(|index| (newest(index), Verdict::Fail(class))).collect();
+        vec![claim(4), Operation::Settle { picks, delete: false }, Operation::Park]
+    });
+    prop_oneof![
+        14 => operation().prop_map(|operation| vec![operation]),
+        2 => crash,
+        3 => settled,
+        2 => poisoned,
+    ]
+}
+
+/// One step.
+fn operation() -> impl Strategy<Value = Operation> {
+    let how = prop_oneof![
+        2 => Just(How::Alone),
+        2 => Just(How::Committed),
+        1 => Just(How::RolledBack),
+        1 => (0..3usize).prop_map(How::SavepointAt),
+        1 => Just(How::Leased),
+    ];
+    let topics: [&'static [&'static str]; 8] =
+        [&["*"], &["*"], &["*"], &["*"], &["*"], &["a"], &["a*", "c"], &[]];
+    prop_oneof![
+        9 => (vec(draft(), 1..6), how).prop_map(|(batch, how)| Operation::Enqueue { batch, how }),
+        6 => (0..2u8, 1..5u32, 1..4u32, select(topics.to_vec())).prop_map(
+            |(worker, limit, lease, topics)| Operation::Claim { worker, limit, lease, topics }
+        ),
+        6 => (vec((pick(), verdict()), 1..5), prop::bool::weighted(0.2))
+            .prop_map(|(picks, delete)| Operation::Settle { picks, delete }),
+        1 => (vec(pick(), 1..4), 1..4u32).prop_map(|(picks, lease)| Operation::Renew { picks, lease }),
+        2 => Just(Operation::Reap),
+        1 => Just(Operation::Expire),
+        2 => Just(Operation::Park),
+        3 => (0..2u32, prop::option::weighted(0.7, 0..3u32), any::<bool>())
+            .prop_map(|(done, dead, archive)| Operation::Prune { done, dead, archive }),
+        3 => choice().prop_map(Operation::Requeue),
+        1 => choice().prop_map(Operation::Bury),
+        3 => (1..4u32).prop_map(Operation::Advance),
+    ]
+}

@@ -1,0 +1,276 @@
+//! The suite: the list of its cases, and the macro that makes tests of them.
+//!
+//! The list stands here and nowhere else. No case may ask which store it runs on.
+
+use std::sync::Arc;
+
+use crate::Fixture;
+pub(crate) use support::records;
+
+pub mod birth;
+pub mod change;
+pub mod claim;
+pub mod concurrency;
+pub mod encoding;
+pub mod enqueue;
+pub mod expiry;
+pub mod limits;
+pub mod list;
+pub mod model;
+pub mod order;
+pub mod park;
+pub mod prune;
+pub mod race;
+pub mod reap;
+pub mod renew;
+pub mod settle;
+pub mod settle_batch;
+pub mod stats;
+mod support;
+pub mod transaction;
+pub mod wrong_state;
+
+/// Makes a test of every case of the suite, each on a store of its own.
+/// It takes the type of the [`Fixture`], and stands in a module of its own; the crate's documentation has an example.
+#[macro_export]
+macro_rules! store_suite {
+    ($fixture:ty) => {
+        $crate::__store_suite! { $fixture;
+            birth:
+                born_leased,
+                only_a_claim_knows_their_turn,
+                a_lost_birth_is_reaped,
+                a_birth_rolled_back,
+                a_duplicate_is_not_born;
+            change:
+                requeue_is_a_new_chance,
+                only_the_dead_are_requeued,
+                requeue_removes_a_past_expiry,
+                requeue_by_filter_limit_and_dry_run,
+                requeued_in_order,
+                bury_gives_up,
+                bury_takes_only_what_waits,
+                bury_by_filter_limit_and_dry_run;
+            claim:
+                a_claim_leases,
+                every_claim_has_its_epoch,
+                an_empty_queue_has_nothing,
+                what_is_over_is_not_claimed,
+                the_limit_holds,
+                the_order_of_a_claim,
+                whoever_waited_longer_goes_first,
+                topics_choose,
+                topics_are_compared_byte_by_byte,
+                other_topics_do_not_use_up_the_limit,
+                an_undecodable_row_stops_nothing;
+            concurrency:
+                slow_each_is_claimed_once,
+                slow_keys_stay_in_order,
+                slow_one_of_many_duplicates,
+                slow_two_requeues,
+                slow_settle_storm,
+                slow_conservation;
+            encoding:
+                payloads_of_any_bytes,
+                a_payload_of_1_mib,
+                a_payload_of_16_mib,
+                a_batch_of_different_payloads,
+                headers_of_any_characters,
+                hostile_text_is_text,
+                prefixes_are_text,
+                names_of_full_length,
+                error_texts_of_any_kind,
+                reasons_of_full_length,
+                times_are_kept,
+                distant_times_are_kept;
+            enqueue:
+                a_message_is_stored_as_given,
+                what_is_left_out_is_none,
+                impossible_messages_are_refused,
+                numbers_follow_the_order_of_enqueueing,
+                nothing_can_be_enqueued,
+                batches_of_any_size,
+                a_batch_of_five_thousand,
+                scheduled_messages_wait,
+                a_past_due_time_means_now,
+                duplicates_are_stored_once,
+                duplicates_within_a_batch,
+                dedup_keys_that_differ_are_different,
+                a_dedup_key_lives_as_long_as_its_message;
+            expiry:
+                expired_is_not_claimed,
+                not_expired_is_claimed,
+                expired_from_the_first,
+                only_ready_ones_expire,
+                expired_and_buried_hold_no_key,
+                expire_in_portions;
+            limits:
+                impossible_requests_change_nothing,
+                batches_that_are_too_large,
+                the_largest_requests;
+            list:
+                every_filter_chooses,
+                created_from_is_inclusive,
+                pages_visit_each_once,
+                the_last_page_has_no_next,
+                list_and_show_agree;
+            model:
+                slow_model;
+            order:
+                one_of_a_key_at_a_time,
+                a_key_waits_for_its_first,
+                nothing_overtakes_within_a_key,
+                a_key_spans_topics,
+                keys_are_compared_byte_by_byte,
+                block_holds_until_requeued,
+                block_ends_with_burial_or_pruning,
+                every_death_blocks,
+                skip_goes_on,
+                the_dead_ones_policy_decides,
+                a_death_holds_back_only_what_is_behind_it;
+            park:
+                waiting_messages_are_set_aside,
+                requeueing_replays_in_order,
+                burying_the_head_unparks,
+                pruning_the_head_unparks,
+                only_what_is_due_is_parked,
+                a_parked_message_can_be_buried,
+                what_is_ahead_is_not_parked,
+                keys_are_parked_apart;
+            prune:
+                retention_decides,
+                age_counts_from_the_end,
+                archived_messages_leave_the_queue,
+                an_archived_message_can_return,
+                prune_in_portions,
+                history_goes_with_its_message;
+            race:
+                slow_ack_against_reap,
+                slow_renew_against_reap,
+                slow_abandon_against_reap;
+            reap:
+                reap_takes_back,
+                reap_takes_nothing_else,
+                reap_in_portions,
+                the_fifth_loss_is_the_last,
+                suspects_are_claimed_alone,
+                suspects_do_not_overtake,
+                an_overdue_suspect_goes_first,
+                once_a_suspect,
+                suspects_of_other_topics,
+                reap_a_thousand;
+            renew:
+                renewal_lasts_from_now,
+                renewal_can_shorten,
+                a_lease_that_ran_out_is_renewed,
+                renewals_of_all_sorts,
+                a_thousand_renewals;
+            settle:
+                ack_is_done,
+                ack_deletes_where_done_is_not_kept,
+                an_ack_can_be_repeated,
+                abandon_comes_back_later,
+                abandon_at_the_limit_is_dead,
+                outages_cost_no_attempt,
+                defer_is_uncharged,
+                release_keeps_its_place,
+                fail_is_dead,
+                the_last_failure_is_kept,
+                late_but_still_the_holder;
+            settle_batch:
+                a_batch_of_all_sorts,
+                the_first_of_a_lease_decides,
+                stale_and_current_in_one_batch,
+                a_thousand_at_once,
+                nothing_can_be_settled;
+            stats:
+                nothing_to_count,
+                small_numbers_are_exact,
+                the_oldest_is_ready_and_due;
+            transaction:
+                commit_decides,
+                rollback_leaves_nothing,
+                a_savepoint_takes_back_what_came_after_it,
+                claims_do_not_see_what_is_uncommitted,
+                duplicates_do_not_doom_a_transaction,
+                a_repeated_transaction_is_harmless,
+                a_large_transaction;
+            wrong_state:
+                ready_is_nobodys,
+                unclaimed_is_nobodys,
+                leased_by_a_newer_epoch,
+                taken_over_after_a_reap,
+                done_is_final,
+                dead_is_nobodys,
+                requeued_is_nobodys,
+                gone_is_gone;
+        }
+    };
+}
+
+/// The second half of [`store_suite!`]: not to be used by itself.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_suite {
+    ($fixture:ty; $($theme:ident: $($case:ident),+;)+) => {
+        $(
+            mod $theme {
+                #[allow(unused_imports, reason = "the fixture may be named by its full path")]
+                use super::*;
+                $(
+                    #[test]
+                    fn $case() {
+                        $crate::store_suite::run($crate::store_suite::$theme::$case::<$fixture>);
+                    }
+                )+
+            }
+        )+
+    };
+}
+
+/// Runs one case on a fresh store, on a runtime of its own. What a failed case leaves behind stays for a look.
+pub fn run<F: Fixture>(case: impl AsyncFnOnce(&Arc<F>)) {
+    if !F::available() {
+        #[allow(clippy::print_stderr, reason = "a test that passes without having run must say so")]
+        {
+            eprintln!("skipped: {} is not available", std::any::type_name::<F>());
+        }
+        return;
+    }
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_all().build().unwrap().block_on(async {
+        let fixture = Arc::new(F::create().await);
+        case(&fixture).await;
+        Arc::into_inner(fixture).expect("a case leaves no task behind").destroy().await;
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    /// A case that is written but not in the list would never run, and nobody would notice.
+    #[test]
+    fn every_case_is_in_the_list() {
+        let list = include_str!("store_suite.rs");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/store_suite");
+        for file in std::fs::read_dir(folder).unwrap() {
+            let path = file.unwrap().path();
+            if path.ends_with("support.rs") {
+                continue;
+            }
+            let theme = path.file_stem().unwrap().to_str().unwrap();
+            let (_, cases) = list.split_once(&format!("            {theme}:")).expect(theme);
+            let cases: Vec<_> = cases.split_once(';').unwrap().0.split(',').map(str::trim).collect();
+            let source = std::fs::read_to_string(&path).unwrap();
+            let names = source.split("\npub async fn ").skip(1).map(|rest| rest.split_once('<').unwrap().0);
+            for name in names.clone() {
+                assert!(cases.contains(&name), "{theme}::{name} is not in the list");
+                assert!(source.contains(&format!("\npub async fn {name}<F: Fixture>(fixture: &Arc<F>)")));
+            }
+            assert_eq!(names.count(), cases.len(), "{theme}");
+            let documented = source.split("\npub async fn ").collect::<Vec<_>>();
+            for before in &documented[..documented.len() - 1] {
+                assert!(before.lines().last().unwrap().starts_with("///"), "{theme}: a case without a word");
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Messages that are born leased to the worker that will deliver them from memory.
+
+use std::sync::Arc;
+
+use posthaste_core::{
+    Birth, Enqueued, Lease, NewMessage, Outcome, Settled, State, Store, TransactionalStore,
+};
+
+use super::support::*;
+use crate::Fixture;
+
+async fn born<F: Fixture>(fixture: &F, messages: &[NewMessage]) -> Vec<Option<Lease>> {
+    let me = worker("hot");
+    let mut tx = fixture.begin().await;
+    let birth = Birth::Leased { worker: &me, lease: LEASE };
+    let enqueued = fixture.store().insert(fixture.connection(&mut tx), messages, birth).await.unwrap();
+    fixture.commit(tx).await;
+    assert_eq!(enqueued.len(), messages.len());
+    let lease = |(answer, message): (&Enqueued, &NewMessage)| match answer {
+        Enqueued::New { id, lease } if *id == message.id() => *lease,
+        other => panic!("{other:?}"),
+    };
+    enqueued.iter().zip(messages).map(lease).collect()
+}
+
+/// HOT-003 (its store's part), OBX-101: born leased, with the first epoch, to this worker and nobody else.
+pub async fn born_leased<F: Fixture>(fixture: &Arc<F>) {
+    let (store, messages) = (fixture.store(), plains(3));
+    let leases = born(&**fixture, &messages).await;
+    assert!(claim(store, 10).await.is_empty());
+    for (lease, message) in leases.iter().zip(&messages) {
+        let record = record(store, message.id()).await;
+        assert_eq!((record.state, &record.worker), (State::Leased, &Some(worker("hot"))));
+        assert_eq!((Some(record.message.lease()), record.message.epoch), (*lease, 1));
+        assert_near(record.leased_until.unwrap(), fixture.now().await + LEASE);
+        assert_near(record.message.due_at, record.message.created_at);
+    }
+    apply(store, leases[0].unwrap(), Outcome::Ack).await;
+    let done = record(store, messages[0].id()).await;
+    assert_eq!((done.state, done.done_by), (State::Done, Some(worker("hot"))));
+}
+
+/// HOT-003: what needs a claim to know its turn is born ready all the same.
+pub async fn only_a_claim_knows_their_turn<F: Fixture>(fixture: &Arc<F>) {
+    let now = fixture.now().await;
+    let waiting = [
+        keyed("k"),
+        draft("topic").delay(HOUR).build().unwrap(),
+        draft("topic").due_at(now + HOUR).build().unwrap(),
+        draft("topic").expires_after(HOUR).build().unwrap(),
+        draft("topic").expires_at(now + HOUR).build().unwrap(),
+    ];
+    let mut batch = waiting.to_vec();
+    batch.push(plain());
+    let leases = born(&**fixture, &batch).await;
+    assert_eq!(
+        leases.iter().map(Option::is_some).collect::<Vec<_>>(),
+        [false, false, false, false, false, true]
+    );
+    for message in &waiting {
+        let record = record(fixture.store(), message.id()).await;
+        assert_eq!((record.state, record.worker, record.message.epoch), (State::Ready, None, 0));
+        assert_eq!(record.leased_until, None);
+    }
+    assert_eq!(claim_ids(fixture.store(), 10).await, [waiting[0].id(), waiting[3].id(), waiting[4].id()]);
+}
+
+/// HOT-002, OBX-051: nobody who died holds what was born leased for ever, and its old lease is worth nothing then.
+pub async fn a_lost_birth_is_reaped<F: Fixture>(fixture: &Arc<F>) {
+    let (store, messages) = (fixture.store(), plains(1));
+    let old = born(&**fixture, &messages).await[0].unwrap();
+    fixture.advance(LEASE + MINUTE).await;
+    assert_eq!(store.reap(10).await.unwrap().ready, 1);
+    let again = claim_one(store).await;
+    assert_eq!((again.id, again.epoch, again.lease_losses), (messages[0].id(), 2, 1));
+    assert_eq!(settle(store, old, Outcome::Ack).await, Settled::Lost);
+    apply(store, again.lease(), Outcome::Ack).await;
+}
+
+/// HOT-002: a rolled-back birth was never there, and its lease is gone.
+pub async fn a_birth_rolled_back<F: Fixture>(fixture: &Arc<F>) {
+    let me = worker("hot");
+    let birth = Birth::Leased { worker: &me, lease: LEASE };
+    let mut tx = fixture.begin().await;
+    let enqueued = fixture.store().insert(fixture.connection(&mut tx), &plains(1), birth).await.unwrap();
+    fixture.rollback(tx).await;
+    let Enqueued::New { lease: Some(lease), .. } = enqueued[0] else { panic!("{enqueued:?}") };
+    assert_eq!(settle(fixture.store(), lease, Outcome::Ack).await, Settled::Gone);
+    assert!(records(fixture.store()).await.is_empty());
+}
+
+/// Rule 7: a duplicate is not leased to anybody by being published again.
+pub async fn a_duplicate_is_not_born<F: Fixture>(fixture: &Arc<F>) {
+    let (store, message) = (fixture.store(), plain());
+    enqueue_one(store, message.clone()).await;
+    let me = worker("hot");
+    let mut tx = fixture.begin().await;
+    let birth = Birth::Leased { worker: &me, lease: LEASE };
+    let batch = [message.clone(), plain()];
+    let enqueued = store.insert(fixture.connection(&mut tx), &batch, birth).await.unwrap();
+    fixture.commit(tx).await;
+    assert_eq!(enqueued[0], Enqueued::Duplicate { id: message.id() });
+    assert!(matches!(enqueued[1], Enqueued::New { lease: Some(_), .. }));
+    assert_eq!(claim_ids(store, 10).await, [message.id()]);
+}

@@ -1,0 +1,123 @@
+//! Every verb, in every state where it has no business, with every epoch: the answer tells, and nothing changes.
+//!
+//! OBX-030, OBX-031, OBX-038, OBX-039, OBX-044, OBX-045, HOT-020 and rule 2. One case per state.
+
+use std::sync::Arc;
+
+use posthaste_core::{Lease, Message, Outcome, Settled, State, Store, StoreAdmin, WorkItemId};
+
+use super::support::*;
+use crate::Fixture;
+
+/// Tries every verb with these epochs and demands this answer and an untouched table. An ack may have its own answer.
+async fn assert_all_refused<S: StoreAdmin>(store: &S, item: WorkItemId, answers: &[(i32, Settled, Settled)]) {
+    let before = records(store).await;
+    for (epoch, answer, ack) in answers {
+        for (name, verb) in verbs() {
+            let expected = if name == "ack" { ack } else { answer };
+            let settled = attempt(store, Lease { item, epoch: *epoch }, verb).await;
+            assert_eq!(settled, *expected, "{name} with epoch {epoch}");
+            assert_eq!(records(store).await, before, "{name} with epoch {epoch} changed something");
+        }
+    }
+}
+
+fn lost(epochs: impl IntoIterator<Item = i32>) -> Vec<(i32, Settled, Settled)> {
+    epochs.into_iter().map(|epoch| (epoch, Settled::Lost, Settled::Lost)).collect()
+}
+
+/// A message that was claimed twice, with a neighbour on each side that must stay as it is.
+async fn claimed_twice<S: StoreAdmin>(store: &S) -> Message {
+    enqueue(store, &plains(3)).await;
+    let first = claim(store, 3).await;
+    apply(store, first[1].lease(), Outcome::Release).await;
+    let again = claim_one(store).await;
+    assert_eq!((again.id, again.epoch), (first[1].id, 2));
+    again
+}
+
+/// OBX-030, OBX-038, OBX-044: ready again, so it is nobody's: not even the last holder's.
+pub async fn ready_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
+    let message = claimed_twice(fixture.store()).await;
+    apply(fixture.store(), message.lease(), abandon(HOUR)).await;
+    assert_eq!(state(fixture.store(), message.id).await, Some(State::Ready));
+    assert_all_refused(fixture.store(), message.item, &lost([-1, 0, 1, 2, 3, i32::MAX])).await;
+}
+
+/// OBX-030: never claimed, so there is no epoch to hold it by.
+pub async fn unclaimed_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
+    let id = enqueue_one(fixture.store(), plain()).await;
+    let item = record(fixture.store(), id).await.message.item;
+    assert_all_refused(fixture.store(), item, &lost([-1, 0, 1, 2])).await;
+}
+
+/// OBX-030, OBX-038, OBX-044: somebody else's, or one's own by a later claim.
+pub async fn leased_by_a_newer_epoch<F: Fixture>(fixture: &Arc<F>) {
+    let message = claimed_twice(fixture.store()).await;
+    assert_all_refused(fixture.store(), message.item, &lost([-1, 0, 1, 3, i32::MAX])).await;
+    assert_eq!(attempt(fixture.store(), message.lease(), None).await, Settled::Applied);
+}
+
+/// OBX-101: leased again after a reap, also if the first holder's lease would still be running by its own account.
+pub async fn taken_over_after_a_reap<F: Fixture>(fixture: &Arc<F>) {
+    let message = leased(fixture.store()).await;
+    fixture.advance(LEASE + MINUTE).await;
+    fixture.store().reap(10).await.unwrap();
+    assert_all_refused(fixture.store(), message.item, &lost([0, 1, 2])).await;
+    let again = claim_one(fixture.store()).await;
+    assert_all_refused(fixture.store(), message.item, &lost([0, 1, 3])).await;
+    apply(fixture.store(), again.lease(), Outcome::Ack).await;
+}
+
+/// HOT-020: done is final; only its own ack, repeated, is told so.
+pub async fn done_is_final<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let message = claimed_twice(store).await;
+    apply(store, message.lease(), Outcome::Ack).await;
+    let mut answers = lost([-1, 0, 1, 3, i32::MAX]);
+    answers.push((2, Settled::Lost, Settled::Applied));
+    assert_all_refused(store, message.item, &answers).await;
+    // Nor does any other call change it.
+    fixture.advance(10 * LEASE).await;
+    let before = record(store, message.id).await;
+    store.reap(10).await.unwrap();
+    store.expire(10).await.unwrap();
+    store.park(10).await.unwrap();
+    assert!(store.requeue(&change_of(only(&[message.id]))).await.unwrap().is_empty());
+    assert!(store.bury(&change_of(only(&[message.id]))).await.unwrap().is_empty());
+    assert!(!claim_ids(store, 10).await.contains(&message.id));
+    assert_eq!(record(store, message.id).await, before);
+}
+
+/// OBX-044, OBX-048: dead is nobody's, whichever way it died.
+pub async fn dead_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
+    let message = claimed_twice(fixture.store()).await;
+    apply(fixture.store(), message.lease(), fail()).await;
+    assert_all_refused(fixture.store(), message.item, &lost([-1, 0, 1, 2, 3, i32::MAX])).await;
+    let id = enqueue_one(fixture.store(), plain()).await;
+    fixture.store().bury(&change_of(only(&[id]))).await.unwrap();
+    let buried = record(fixture.store(), id).await;
+    assert_all_refused(fixture.store(), buried.message.item, &lost([0, 1])).await;
+}
+
+/// OBX-044: requeued is nobody's until it is claimed again, and then it has a new epoch.
+pub async fn requeued_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let message = claimed_twice(store).await;
+    apply(store, message.lease(), fail()).await;
+    store.requeue(&change()).await.unwrap();
+    assert_all_refused(store, message.item, &lost([0, 1, 2, 3])).await;
+    assert_eq!(claim_one(store).await.epoch, 3);
+}
+
+/// OBX-031, OBX-039, OBX-045: what is not there any more, or never was, is gone.
+pub async fn gone_is_gone<F: Fixture>(fixture: &Arc<F>) {
+    let message = claimed_twice(fixture.store()).await;
+    apply(&fixture.store_that_deletes(), message.lease(), Outcome::Ack).await;
+    let gone = [0, 1, 2, 3].map(|epoch| (epoch, Settled::Gone, Settled::Gone));
+    assert_all_refused(fixture.store(), message.item, &gone).await;
+    assert_all_refused(&fixture.store_that_deletes(), message.item, &gone).await;
+    for item in [0, -1, i64::MAX, i64::MIN] {
+        assert_all_refused(fixture.store(), WorkItemId::new(item), &gone[1..2]).await;
+    }
+}
