@@ -71,6 +71,13 @@ impl Naming {
     }
 }
 
+/// A name that is not ours, such as a role's, in PostgreSQL's quotes.
+#[cfg(feature = "postgres")]
+pub(crate) fn quoted(what: &str, name: &str) -> Result<String> {
+    check(what, name, false)?;
+    Ok(format!("\"{name}\""))
+}
+
 fn check(what: &str, name: &str, may_be_empty: bool) -> Result<()> {
     let mut chars = name.chars();
     let starts = chars.next().map_or(may_be_empty, |c| c.is_ascii_alphabetic() || c == '_');

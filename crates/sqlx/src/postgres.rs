@@ -24,6 +24,7 @@ use crate::arg::{Arg, from_micros, micros, span_micros};
 use crate::dialect::{Dialect, answers, sealed};
 use crate::error::Verdict;
 use crate::migrate::Script;
+use crate::options::StoreOptions;
 use crate::row::{columns, read};
 use crate::sql::{Files, Statement, Statements, files};
 use crate::store::SqlStore;
@@ -36,6 +37,18 @@ pub type PgStore = SqlStore<Postgres>;
 pub struct Postgres;
 
 impl sealed::Sealed for Postgres {}
+
+impl PgStore {
+    /// The SQL that gives three roles, which must exist, the rights they need: one that publishes, one that claims and
+    /// settles, and one for housekeeping and operators.
+    pub fn grants_sql(options: &StoreOptions, enqueue: &str, relay: &str, maintenance: &str) -> Result<String> {
+        let mut sql = Self::naming(options)?.render(include_str!("../sql/postgres/roles/grants.sql"));
+        for (mark, role) in [(":\"enqueue\"", enqueue), (":\"relay\"", relay), (":\"maintenance\"", maintenance)] {
+            sql = sql.replace(mark, &crate::naming::quoted("role", role)?);
+        }
+        Ok(sql)
+    }
+}
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's clock begins.
 const EPOCH_2000: i64 = 946_684_800_000_000;

@@ -108,7 +108,7 @@ impl<D: Dialect> SqlStore<D> {
         Ok(Self(Arc::new(Inner { pool, naming, statements, keep_done: options.keep_done, endpoint })))
     }
 
-    fn naming(options: &StoreOptions) -> Result<Naming> {
+    pub(crate) fn naming(options: &StoreOptions) -> Result<Naming> {
         let schema = options.schema.clone().or(D::DEFAULT_SCHEMA.map(str::to_owned));
         let prefix = options.prefix.clone().unwrap_or_else(|| D::DEFAULT_PREFIX.to_owned());
         let naming = Naming::new(schema, prefix, D::QUOTE)?;

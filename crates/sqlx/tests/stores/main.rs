@@ -4,8 +4,12 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, unreachable_pub, reason = "tests")]
 
+mod atomicity;
 mod fixture;
 mod languages;
+mod plans;
+mod refusals;
+mod schema;
 
 mod postgres {
     posthaste_testkit::store_suite!(crate::fixture::PgFixture);
