@@ -37,7 +37,9 @@ async fn run(mut args: impl Iterator<Item = String>) -> Result<String> {
             "--print" => print = true,
             "--schema" => options = options.schema(value()?),
             "--prefix" => options = options.prefix(value()?),
-            _ if arg.starts_with('-') || url.is_some() => return Err(wrong(format!("unexpected argument {arg}"))),
+            _ if arg.starts_with('-') || url.is_some() => {
+                return Err(wrong(format!("unexpected argument {arg}")));
+            }
             _ => url = Some(arg),
         }
     }

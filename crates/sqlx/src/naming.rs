@@ -3,6 +3,8 @@
 //! They are the only text that is ever put into SQL, and this is the only file that does it. They are checked against
 //! an allow-list and quoted, once, when a store is made; everything else is bound.
 
+use std::ops::RangeInclusive;
+
 use posthaste_core::{Error, ErrorKind, Result};
 
 /// The longest schema name or prefix, so that a prefix and our longest name together fit into every database's limit.
@@ -19,9 +21,9 @@ pub(crate) struct Naming {
 impl Naming {
     pub(crate) fn new(schema: Option<String>, prefix: String, quote: char) -> Result<Self> {
         if let Some(schema) = &schema {
-            check("schema name", schema, false)?;
+            check("schema name", schema, 1..=MAX_BYTES)?;
         }
-        check("table prefix", &prefix, true)?;
+        check("table prefix", &prefix, 0..=MAX_BYTES)?;
         Ok(Self { schema, prefix, quote })
     }
 
@@ -74,18 +76,18 @@ impl Naming {
 /// A name that is not ours, such as a role's, in PostgreSQL's quotes.
 #[cfg(feature = "postgres")]
 pub(crate) fn quoted(what: &str, name: &str) -> Result<String> {
-    check(what, name, false)?;
+    check(what, name, 1..=63)?;
     Ok(format!("\"{name}\""))
 }
 
-fn check(what: &str, name: &str, may_be_empty: bool) -> Result<()> {
-    let mut chars = name.chars();
-    let starts = chars.next().map_or(may_be_empty, |c| c.is_ascii_alphabetic() || c == '_');
-    if starts && name.len() <= MAX_BYTES && chars.all(|c| c.is_ascii_alphanumeric() || c == '_') {
+fn check(what: &str, name: &str, bytes: RangeInclusive<usize>) -> Result<()> {
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if plain && bytes.contains(&name.len()) && !name.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(());
     }
+    let most = bytes.end();
     Err(Error::new(ErrorKind::Configuration, format!("{what} {name:?} is not acceptable")).with_remedy(
-        format!("use at most {MAX_BYTES} ASCII letters, digits and underscores, the first one not a digit"),
+        format!("use at most {most} ASCII letters, digits and underscores, the first one not a digit"),
     ))
 }
 

@@ -41,9 +41,16 @@ impl sealed::Sealed for Postgres {}
 impl PgStore {
     /// The SQL that gives three roles, which must exist, the rights they need: one that publishes, one that claims and
     /// settles, and one for housekeeping and operators.
-    pub fn grants_sql(options: &StoreOptions, enqueue: &str, relay: &str, maintenance: &str) -> Result<String> {
+    pub fn grants_sql(
+        options: &StoreOptions,
+        enqueue: &str,
+        relay: &str,
+        maintenance: &str,
+    ) -> Result<String> {
         let mut sql = Self::naming(options)?.render(include_str!("../sql/postgres/roles/grants.sql"));
-        for (mark, role) in [(":\"enqueue\"", enqueue), (":\"relay\"", relay), (":\"maintenance\"", maintenance)] {
+        for (mark, role) in
+            [(":\"enqueue\"", enqueue), (":\"relay\"", relay), (":\"maintenance\"", maintenance)]
+        {
             sql = sql.replace(mark, &crate::naming::quoted("role", role)?);
         }
         Ok(sql)

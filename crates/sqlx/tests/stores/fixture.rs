@@ -42,6 +42,8 @@ pub trait Backend: Dialect {
     async fn run(connection: &mut Connection<Self>, sql: String) -> Result<(), sqlx_core::Error>;
     /// The ids that a query answers with.
     async fn ids(connection: &mut Connection<Self>, sql: String) -> Vec<MessageId>;
+    /// The texts that a query answers with, in one column.
+    async fn texts(connection: &mut Connection<Self>, sql: String) -> Result<Vec<String>, sqlx_core::Error>;
     /// A time column moved into the past; a parked message's due time stays what it is.
     fn earlier(column: &str, by: Duration) -> String;
     /// An id as a literal.
@@ -88,6 +90,12 @@ impl<D: Backend> SqlFixture<D> {
         });
         let users = PoolOptions::new().max_connections(12).connect(&url).await.unwrap();
         Self { store, url, options, users, room, dialect: PhantomData }
+    }
+
+    /// The texts that a query answers with.
+    pub async fn texts(&self, sql: &str) -> Vec<String> {
+        let mut connection = self.users.acquire().await.unwrap();
+        D::texts(&mut connection, sql.to_owned()).await.unwrap()
     }
 
     /// Runs SQL, as somebody other than the store.
@@ -209,6 +217,11 @@ impl Backend for Postgres {
         rows.iter().map(|row| MessageId::from_uuid(row.get(0))).collect()
     }
 
+    async fn texts(connection: &mut Connection<Self>, text: String) -> Result<Vec<String>, sqlx_core::Error> {
+        let rows = connection.fetch_all(sqlx_core::query::query(sql(text))).await?;
+        rows.iter().map(|row| row.try_get_unchecked(0)).collect()
+    }
+
     fn earlier(column: &str, by: Duration) -> String {
         format!("{column} - interval '{} seconds'", by.as_secs())
     }
@@ -254,6 +267,11 @@ impl Backend for MySql {
         rows.iter().map(|row| id_from(row.get_unchecked(0))).collect()
     }
 
+    async fn texts(connection: &mut Connection<Self>, text: String) -> Result<Vec<String>, sqlx_core::Error> {
+        let rows = connection.fetch_all(sqlx_core::query::query(sql(text))).await?;
+        rows.iter().map(|row| row.try_get_unchecked(0)).collect()
+    }
+
     fn earlier(column: &str, by: Duration) -> String {
         let seconds = by.as_secs();
         format!("if({column} = '9999-12-31 23:59:59.999999', {column}, {column} - interval {seconds} second)")
@@ -284,6 +302,11 @@ impl Backend for Sqlite {
     async fn ids(connection: &mut Connection<Self>, text: String) -> Vec<MessageId> {
         let rows = connection.fetch_all(sqlx_core::query::query(sql(text))).await.unwrap();
         rows.iter().map(|row| id_from(row.get_unchecked(0))).collect()
+    }
+
+    async fn texts(connection: &mut Connection<Self>, text: String) -> Result<Vec<String>, sqlx_core::Error> {
+        let rows = connection.fetch_all(sqlx_core::query::query(sql(text))).await?;
+        rows.iter().map(|row| row.try_get_unchecked(0)).collect()
     }
 
     fn earlier(column: &str, by: Duration) -> String {

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::process::Command;
 
 use posthaste_core::{
-    ClaimRequest, Event, FailureClass, MessageId, NewMessage, Outbox, Settled, State, Store, StoreAdmin, WorkerId,
+    ClaimRequest, Event, FailureClass, MessageId, NewMessage, Outbox, Settled, State, Store, StoreAdmin,
+    WorkerId,
 };
 use posthaste_testkit::Fixture;
 
@@ -18,7 +19,11 @@ struct Client(Vec<String>);
 impl Client {
     fn psql(url: &str) -> Self {
         // The schema is in the search path; names are written out all the same where a user would.
-        Self(["psql", "-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-d", url].map(String::from).to_vec())
+        Self(
+            ["psql", "-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-d", url]
+                .map(String::from)
+                .to_vec(),
+        )
     }
 
     fn mariadb(url: &str) -> Self {
@@ -27,9 +32,15 @@ impl Client {
         let (address, database) = rest.split_once('/').unwrap();
         let (host, port) = address.split_once(':').unwrap_or((address, "3306"));
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
-        let mut command = vec!["mariadb".to_owned(), "--no-defaults".to_owned(), "-N".to_owned(), "-B".to_owned()];
+        let mut command =
+            vec!["mariadb".to_owned(), "--no-defaults".to_owned(), "-N".to_owned(), "-B".to_owned()];
         command.push("--default-character-set=utf8mb4".to_owned());
-        command.extend([format!("-h{host}"), format!("-P{port}"), format!("-u{user}"), format!("-D{database}")]);
+        command.extend([
+            format!("-h{host}"),
+            format!("-P{port}"),
+            format!("-u{user}"),
+            format!("-D{database}"),
+        ]);
         if !password.is_empty() {
             command.push(format!("-p{password}"));
         }
@@ -169,7 +180,10 @@ async fn whole_life<D: Backend>(fixture: SqlFixture<D>, sql: Spelling) {
     assert_eq!(record.last_error.as_deref(), Some("[BUSINESS] hopeless"));
     assert_eq!((record.message.attempts, record.message.lease_losses, record.message.epoch), (1, 1, 5));
     assert_eq!(&record.message.payload[..], br#"{"order": 7}"#);
-    assert_eq!((record.message.key.as_deref(), record.message.topic.as_str()), (Some("customer-1"), "order.placed"));
+    assert_eq!(
+        (record.message.key.as_deref(), record.message.topic.as_str()),
+        (Some("customer-1"), "order.placed")
+    );
 
     // From there to here, and back.
     client.run(&(sql.enqueue)("greeting", "{\"text\":\"hello\"}", "", ""));
@@ -246,14 +260,23 @@ async fn mysql_procedures_refuse_bad_input() {
     let calls = [
         ("call posthaste_enqueue('', 'x', null, @id, @dup)", "topic is empty"),
         ("call posthaste_enqueue('t', null, null, @id, @dup)", "payload is null"),
-        ("call posthaste_enqueue(repeat('é', 128), 'x', null, @id, @dup)", "topic has 256 bytes, the limit is 255"),
+        (
+            "call posthaste_enqueue(repeat('é', 128), 'x', null, @id, @dup)",
+            "topic has 256 bytes, the limit is 255",
+        ),
         (
             "call posthaste_enqueue('t', 'x', json_object('key', repeat('k', 256)), @id, @dup)",
             "key has 256 bytes, the limit is 255",
         ),
         ("call posthaste_enqueue('t', repeat('x', 1048577), null, @id, @dup)", "payload has 1048577 bytes"),
-        ("call posthaste_enqueue('t', 'x', '{\"headers\": [1]}', @id, @dup)", "headers are not a JSON object of texts"),
-        ("call posthaste_enqueue('t', 'x', '{\"headers\": {\"a\": 1}}', @id, @dup)", "headers are not a JSON object"),
+        (
+            "call posthaste_enqueue('t', 'x', '{\"headers\": [1]}', @id, @dup)",
+            "headers are not a JSON object of texts",
+        ),
+        (
+            "call posthaste_enqueue('t', 'x', '{\"headers\": {\"a\": 1}}', @id, @dup)",
+            "headers are not a JSON object",
+        ),
         ("call posthaste_enqueue('t', 'x', '{\"order\": \"maybe\"}', @id, @dup)", "order is none of block"),
         ("call posthaste_enqueue('t', 'x', '{\"kee\": \"k\"}', @id, @dup)", "unknown option kee"),
         ("call posthaste_enqueue('t', 'x', 'no json', @id, @dup)", "options are not a JSON object"),
@@ -313,7 +336,10 @@ async fn check_options<D: Backend>(fixture: &SqlFixture<D>) {
     assert_eq!((seconds(message.due_at), seconds(message.expires_at.unwrap())), (3600, 7200));
     assert_eq!((message.priority, message.order), (-3, posthaste_core::OrderPolicy::Skip));
     assert_eq!((message.correlation_id.as_deref(), message.tenant_id.as_deref()), (Some("c"), Some("t")));
-    assert_eq!((message.aggregate_type.as_deref(), message.aggregate_id.as_deref()), (Some("order"), Some("7")));
+    assert_eq!(
+        (message.aggregate_type.as_deref(), message.aggregate_id.as_deref()),
+        (Some("order"), Some("7"))
+    );
     assert_eq!(message.content_type, "text/plain");
     assert!(fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap().is_empty());
 }

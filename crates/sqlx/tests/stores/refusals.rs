@@ -1,1 +1,184 @@
-//! Being written.
+//! What goes wrong outside of our code: each gets an error that names what was wrong and what to do, and no secret.
+
+use std::time::Duration;
+
+use posthaste_core::{
+    ClaimRequest, Error, ErrorKind, Lease, NewMessage, Outcome, Settled, Settlement, Store, WorkItemId,
+    WorkerId,
+};
+use posthaste_sqlx::{MySqlStore, PgStore, SqliteStore, StoreOptions};
+use posthaste_testkit::Fixture;
+
+use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, unique, url_of};
+
+const SECRET: &str = "canary-Pa55word";
+
+/// Says this, is of this kind, and gives nothing away, neither to a reader nor to a log of the whole chain.
+#[track_caller]
+fn says<T: std::fmt::Debug>(outcome: Result<T, Error>, kind: ErrorKind, texts: &[&str]) -> Error {
+    let error = outcome.unwrap_err();
+    let chain = format!("{error:?}");
+    assert_eq!(error.kind(), kind, "{chain}");
+    for text in texts {
+        assert!(error.to_string().contains(text), "{text:?} is not in {error}");
+    }
+    assert!(!chain.contains(SECRET), "{chain}");
+    error
+}
+
+/// OBX-125: a URL that cannot be understood is not quoted: it has a password in it.
+#[tokio::test]
+async fn wrong_urls() {
+    for url in [format!("postgres://u:{SECRET}@host:port/db"), format!("nonsense {SECRET}"), String::new()] {
+        says(
+            PgStore::connect(&url).await,
+            ErrorKind::Configuration,
+            &["URL", "postgres://user:password@host"],
+        );
+        says(MySqlStore::connect(&url).await, ErrorKind::Configuration, &["URL"]);
+    }
+    let missing = SqliteStore::connect("sqlite:///nowhere/at/all.db").await;
+    says(missing, ErrorKind::Configuration, &["/nowhere/at/all.db", "SqliteStore::open creates"]);
+}
+
+/// A server that is not there is told at once, with where it should be, not after the pool's patience.
+#[tokio::test]
+async fn unreachable_servers() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let started = std::time::Instant::now();
+    let postgres = PgStore::connect(&format!("postgres://u:{SECRET}@127.0.0.1:{port}/db")).await;
+    let error = says(
+        postgres,
+        ErrorKind::Unavailable,
+        &[&format!("127.0.0.1:{port}/db"), "check that the server runs"],
+    );
+    assert!(error.is_transient());
+    let mysql = MySqlStore::connect(&format!("mysql://u:{SECRET}@127.0.0.1:{port}/db")).await;
+    says(mysql, ErrorKind::Unavailable, &[&format!("127.0.0.1:{port}/db"), "check that the server runs"]);
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn missing_databases_and_wrong_users() {
+    if PgFixture::available() {
+        let url = url_of("postgres", "postgres://postgres@127.0.0.1:5432/test");
+        let (base, _) = url.rsplit_once('/').unwrap();
+        let nowhere = PgStore::connect(&format!("{base}/{}", unique())).await;
+        says(nowhere, ErrorKind::Configuration, &["does not exist", "create the database"]);
+        let (_, address) = base.split_once('@').unwrap();
+        let nobody = PgStore::connect(&format!("postgres://{}:{SECRET}@{address}/postgres", unique())).await;
+        says(nobody, ErrorKind::Permission, &["check the user, the password and the grants"]);
+    }
+    if MySqlFixture::available() {
+        let url = url_of("mysql", "mysql://root@127.0.0.1:3306/test");
+        let (base, _) = url.rsplit_once('/').unwrap();
+        let nowhere = MySqlStore::connect(&format!("{base}/{}", unique())).await;
+        says(nowhere, ErrorKind::Configuration, &["Unknown database", "create the database"]);
+        let (_, address) = base.split_once('@').unwrap();
+        let nobody =
+            MySqlStore::connect(&format!("mysql://{}:{SECRET}@{address}/test", &unique()[..12])).await;
+        says(nobody, ErrorKind::Permission, &["check the user, the password and the grants"]);
+    }
+}
+
+#[tokio::test]
+async fn files_that_are_no_database_or_cannot_be_written() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let text = folder.path().join("text.db");
+    std::fs::write(&text, "this is no database, and long enough to tell: ".repeat(100)).unwrap();
+    says(SqliteStore::open(&text).await, ErrorKind::Configuration, &["no SQLite database"]);
+    says(SqliteStore::open(folder.path()).await, ErrorKind::Configuration, &["check the path"]);
+
+    let file = folder.path().join("outbox.db");
+    SqliteStore::open(&file).await.unwrap().migrate().await.unwrap();
+    let read_only = SqliteStore::connect(&format!("sqlite://{}?mode=ro", file.display())).await.unwrap();
+    let message = NewMessage::bytes("t", "x").build().unwrap();
+    says(read_only.enqueue(&[message]).await, ErrorKind::Permission, &["permissions"]);
+}
+
+/// Impossible settings are refused before anything is connected to.
+#[tokio::test]
+async fn impossible_settings() {
+    let connect =
+        |options: StoreOptions| async move { SqliteStore::connect_with("sqlite::memory:", &options).await };
+    let none = connect(StoreOptions::new().max_connections(0)).await;
+    says(none, ErrorKind::Configuration, &["max_connections is 0", "1 to 1000"]);
+    let never = connect(StoreOptions::new().acquire_timeout(Duration::ZERO)).await;
+    says(never, ErrorKind::Configuration, &["acquire_timeout is 0ns"]);
+    says(
+        connect(StoreOptions::new().schema("s")).await,
+        ErrorKind::Configuration,
+        &["SQLite has no schemas"],
+    );
+    says(
+        connect(StoreOptions::new().prefix("a b")).await,
+        ErrorKind::Configuration,
+        &["table prefix \"a b\""],
+    );
+}
+
+/// A write lock that somebody else holds for long is a busy database, not a broken one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_write_lock() {
+    let fixture = SqliteFixture::create().await;
+    let mut holder = fixture.users.acquire().await.unwrap();
+    posthaste_sqlx::Sqlite::run(&mut holder, "begin immediate".to_owned()).await.unwrap();
+    posthaste_sqlx::Sqlite::run(
+        &mut fixture.store.pool().acquire().await.unwrap(),
+        "pragma busy_timeout = 50".to_owned(),
+    )
+    .await
+    .unwrap();
+    let message = NewMessage::bytes("t", "x").build().unwrap();
+    let error = says(fixture.store.enqueue(&[message]).await, ErrorKind::Busy, &["write lock"]);
+    assert!(error.is_transient());
+    posthaste_sqlx::Sqlite::run(&mut holder, "rollback".to_owned()).await.unwrap();
+    drop(holder);
+    fixture.destroy().await;
+}
+
+/// A pool without a free connection says so, after its patience and not before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exhausted_pool() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let options = fixture.options.clone().max_connections(1).acquire_timeout(Duration::from_millis(100));
+    let store = PgStore::connect_with(&fixture.url, &options).await.unwrap();
+    let held = store.pool().acquire().await.unwrap();
+    says(store.check().await, ErrorKind::Busy, &["no connection came free", "max_connections"]);
+    drop(held);
+    store.check().await.unwrap();
+    store.close().await;
+    fixture.destroy().await;
+}
+
+/// Unknown and already settled leases are answers, not errors; see the suite for every combination.
+async fn unknown_leases<D: Backend>() {
+    let fixture = SqlFixture::<D>::create().await;
+    let lease = Lease { item: WorkItemId::new(i64::MAX), epoch: i32::MAX };
+    let settled = fixture.store.settle(&[Settlement { lease, outcome: Outcome::Ack }]).await.unwrap();
+    assert_eq!(settled, [Settled::Gone]);
+    assert_eq!(fixture.store.renew(&[lease], Duration::from_secs(1)).await.unwrap(), [Settled::Gone]);
+    let message = NewMessage::bytes("t", "x").build().unwrap();
+    fixture.store.enqueue(&[message]).await.unwrap();
+    let claimed = fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
+    let settlement = Settlement { lease: claimed[0].lease(), outcome: Outcome::Ack };
+    assert_eq!(
+        fixture.store.settle(&[settlement.clone(), settlement]).await.unwrap(),
+        [Settled::Applied, Settled::Lost]
+    );
+    fixture.destroy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_leases_are_answered() {
+    if PgFixture::available() {
+        unknown_leases::<posthaste_sqlx::Postgres>().await;
+    }
+    if MySqlFixture::available() {
+        unknown_leases::<posthaste_sqlx::MySql>().await;
+    }
+    unknown_leases::<posthaste_sqlx::Sqlite>().await;
+}

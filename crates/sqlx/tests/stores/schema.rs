@@ -1,1 +1,403 @@
-//! Being written.
+//! The tables: made only when asked for, once however many ask, as the committed dump says, and with no more rights
+//! than each kind of user needs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use posthaste_core::{
+    Change, ClaimRequest, ErrorKind, Filter, NewMessage, Outbox, Result, Retention, Store, StoreAdmin,
+    WorkerId,
+};
+use posthaste_sqlx::{MySql, PgStore, Postgres, SqlStore, Sqlite, StoreOptions};
+use posthaste_testkit::Fixture;
+use sqlx_core::executor::Executor as _;
+use sqlx_core::pool::PoolOptions;
+
+use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, unique};
+
+/// What differs between the databases in these tests.
+trait Schema: Backend {
+    /// A query that answers with one line of text for everything that exists.
+    const DUMP: &'static str;
+
+    /// The arguments of the migrate example beside the URL.
+    fn arguments(url: &str) -> Vec<String> {
+        let _ = url;
+        Vec::new()
+    }
+
+    /// Runs a script as a person with a tool of his own would.
+    async fn apply(fixture: &SqlFixture<Self>, script: &str);
+}
+
+fn schema_of(url: &str) -> String {
+    url.rsplit("%3D").next().unwrap().to_owned()
+}
+
+fn client(command: &mut Command, script: &str) {
+    use std::io::Write;
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+impl Schema for Postgres {
+    const DUMP: &'static str = "
+        select line from (
+            select 1 as part, c.relname || '.' || lpad(a.attnum::text, 2, '0') as place,
+                   c.relname || ' ' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
+                   || case when a.attnotnull then ' not null' else '' end
+                   || case when a.attidentity <> '' then ' identity' else '' end
+                   || coalesce(' collate ' || (select collname from pg_collation
+                                               where oid = a.attcollation and collname <> 'default'), '') as line
+            from pg_class c join pg_attribute a on a.attrelid = c.oid
+            where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r' and a.attnum > 0
+            union all
+            select 2, indexname, replace(indexdef, quote_ident(current_schema()) || '.', '')
+            from pg_indexes where schemaname = current_schema()
+            union all
+            select 3, p.proname, 'function ' || p.proname || '(' || pg_get_function_arguments(p.oid) || ')'
+            from pg_proc p where p.pronamespace = current_schema()::regnamespace
+        ) x order by part, place";
+
+    fn arguments(url: &str) -> Vec<String> {
+        vec!["--schema".to_owned(), schema_of(url)]
+    }
+
+    async fn apply(fixture: &SqlFixture<Self>, script: &str) {
+        client(Command::new("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", &fixture.url]), script);
+    }
+}
+
+impl Schema for MySql {
+    // Display widths of integers are shown by some servers and not by others.
+    const DUMP: &'static str = "
+        select cast(line as char) from (
+            select 1 as part, concat(table_name, '.', lpad(ordinal_position, 2, '0')) as place,
+                   concat(table_name, ' ', column_name, ' ',
+                          regexp_replace(column_type, '(int)\\\\([0-9]+\\\\)', '\\\\1'),
+                          if(is_nullable = 'NO', ' not null', ''), if(extra like '%auto_increment%', ' auto_increment', ''),
+                          if(extra like '%VIRTUAL%', ' virtual', ''), coalesce(concat(' collate ', collation_name), '')) as line
+            from information_schema.columns where table_schema = database()
+            union all
+            select 2, concat(table_name, '.', index_name),
+                   concat(if(min(non_unique) = 0, 'unique ', ''), 'index ', index_name, ' on ', table_name, ' (',
+                          group_concat(column_name order by seq_in_index separator ', '), ')')
+            from information_schema.statistics where table_schema = database() group by table_name, index_name
+            union all
+            select 3, specific_name,
+                   concat('procedure ', specific_name, '(',
+                          group_concat(concat(lower(parameter_mode), ' ', parameter_name, ' ', data_type)
+                                       order by ordinal_position separator ', '), ')')
+            from information_schema.parameters where specific_schema = database() group by specific_name
+        ) x order by part, place";
+
+    async fn apply(fixture: &SqlFixture<Self>, script: &str) {
+        let rest = fixture.url.strip_prefix("mysql://root@").unwrap();
+        let (address, database) = rest.split_once('/').unwrap();
+        let (host, port) = address.split_once(':').unwrap();
+        let command = ["--no-defaults", "-h", host, "-P", port, "-u", "root", database];
+        client(Command::new("mariadb").args(command), script);
+    }
+}
+
+impl Schema for Sqlite {
+    const DUMP: &'static str = "select type || ' ' || name || char(10) || sql from sqlite_master where sql is not null order by type, name";
+
+    async fn apply(fixture: &SqlFixture<Self>, script: &str) {
+        fixture.run(script.to_owned()).await;
+    }
+}
+
+async fn tables<D: Schema>(fixture: &SqlFixture<D>) -> Vec<String> {
+    fixture.texts(D::DUMP).await
+}
+
+async fn works<D: Schema>(store: &SqlStore<D>) {
+    store.check().await.unwrap();
+    let message = NewMessage::bytes("t", "x").build().unwrap();
+    store.enqueue(std::slice::from_ref(&message)).await.unwrap();
+    let claimed = store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
+    assert_eq!(claimed.iter().map(|message| message.id).collect::<Vec<_>>(), [message.id()]);
+}
+
+/// OBX-109: nothing is created unless it is asked for, and what is missing is said with what to do.
+async fn only_when_asked<D: Schema>() {
+    let fixture = SqlFixture::<D>::bare().await;
+    for error in [
+        fixture.store.check().await.unwrap_err(),
+        fixture.store.enqueue(&[NewMessage::bytes("t", "x").build().unwrap()]).await.unwrap_err(),
+        fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap_err(),
+        fixture.store.stats().await.unwrap_err(),
+        fixture.store.prune(&Retention::done(std::time::Duration::ZERO), 1).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::SchemaMissing, "{error}");
+        assert!(error.to_string().contains("migrate()"), "{error}");
+    }
+    assert_eq!(tables(&fixture).await, Vec::<String>::new());
+    fixture.store.migrate().await.unwrap();
+    fixture.destroy().await;
+}
+
+/// OBX-108, OBX-110: made when asked for; asked again, nothing happens.
+async fn again_is_harmless<D: Schema>() {
+    let fixture = SqlFixture::<D>::bare().await;
+    assert_eq!(fixture.store.migrate().await.unwrap(), 1);
+    works(&fixture.store).await;
+    let before = tables(&fixture).await;
+    assert_eq!(fixture.store.migrate().await.unwrap(), 1);
+    assert_eq!(tables(&fixture).await, before);
+    assert_eq!(fixture.store.stats().await.unwrap().leased.value, 1, "and what was there is there");
+    fixture.destroy().await;
+}
+
+/// OBX-110: twenty processes that start at once, all of which want the tables.
+async fn twenty_processes<D: Schema>() {
+    let fixture = SqlFixture::<D>::bare().await;
+    let deps = std::env::current_exe().unwrap();
+    let example: PathBuf = deps.parent().and_then(Path::parent).unwrap().join("examples").join("migrate");
+    let mut children: Vec<_> = (0..20)
+        .map(|_| {
+            let mut command = Command::new(&example);
+            command
+                .args(D::arguments(&fixture.url))
+                .arg(&fixture.url)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            command.spawn().unwrap_or_else(|error| panic!("{}: {error}", example.display()))
+        })
+        .collect();
+    for child in children.drain(..) {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "the tables are at version 1\n");
+    }
+    works(&fixture.store).await;
+    fixture.destroy().await;
+}
+
+/// Tables of a newer version are refused by everything that looks at the version, and left as they are.
+async fn newer_is_refused<D: Schema>() {
+    let fixture = SqlFixture::<D>::create().await;
+    let table = format!("{}_version", D::TABLE);
+    fixture.run(format!("update {table} set version = 99")).await;
+    let build = Outbox::builder(fixture.store.clone()).build().await.map(drop);
+    for outcome in [fixture.store.migrate().await.map(drop), fixture.store.check().await, build] {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaTooNew, "{error}");
+        assert!(error.to_string().contains("found=99, known=1"), "{error}");
+        assert!(error.to_string().contains("nothing was changed"), "{error}");
+    }
+    fixture.destroy().await;
+}
+
+/// What is printed for people with a tool of their own makes the same tables.
+async fn printed_is_the_same<D: Schema>() {
+    let (fixture, other) = (SqlFixture::<D>::bare().await, SqlFixture::<D>::create().await);
+    let script = SqlStore::<D>::migration_sql(&fixture.options).unwrap();
+    if D::NAME == "postgres" {
+        assert!(script.contains(&schema_of(&fixture.url)));
+    }
+    D::apply(&fixture, &script).await;
+    assert_eq!(tables(&fixture).await, tables(&other).await);
+    works(&fixture.store).await;
+    assert_eq!(fixture.store.migrate().await.unwrap(), 1, "and it knows that it is up to date");
+    fixture.destroy().await;
+    other.destroy().await;
+}
+
+/// OBX-111, OBX-119: the schema is the committed one. `POSTHASTE_UPDATE_DUMPS=1` writes it anew.
+async fn dump_is_committed<D: Schema>() {
+    let fixture = SqlFixture::<D>::create().await;
+    let found = tables(&fixture).await.join("\n") + "\n";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql").join(D::NAME).join("schema.txt");
+    if std::env::var_os("POSTHASTE_UPDATE_DUMPS").is_some() {
+        std::fs::write(&file, &found).unwrap();
+    }
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    let different = found.lines().zip(committed.lines()).find(|(found, committed)| found != committed);
+    assert_eq!(different, None, "left: found, committed; see {}", file.display());
+    assert_eq!(found, committed);
+    fixture.destroy().await;
+}
+
+/// INB-008: two outboxes with their own prefixes in one database do not touch each other.
+async fn prefixes_are_apart<D: Schema>() {
+    let fixture = SqlFixture::<D>::bare().await;
+    let mut stores = Vec::new();
+    for prefix in ["first_", "Second_"] {
+        let store =
+            SqlStore::<D>::connect_with(&fixture.url, &fixture.options.clone().prefix(prefix)).await.unwrap();
+        store.migrate().await.unwrap();
+        stores.push(store);
+    }
+    for store in &stores {
+        works(store).await;
+    }
+    for store in &stores {
+        let stats = store.stats().await.unwrap();
+        assert_eq!((stats.leased.value, stats.ready.value), (1, 0));
+        store.close().await;
+    }
+    fixture.destroy().await;
+}
+
+macro_rules! on_every_database {
+    ($($case:ident),* $(,)?) => {
+        on_every_database!(@ postgres, Postgres, PgFixture, $($case),*);
+        on_every_database!(@ mysql, MySql, MySqlFixture, $($case),*);
+        on_every_database!(@ sqlite, Sqlite, SqliteFixture, $($case),*);
+    };
+    (@ $name:ident, $dialect:ty, $fixture:ty, $($case:ident),*) => {
+        mod $name {
+            use super::*;
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                if <$fixture>::available() {
+                    super::$case::<$dialect>().await;
+                }
+            })*
+        }
+    };
+}
+
+on_every_database!(
+    only_when_asked,
+    again_is_harmless,
+    twenty_processes,
+    newer_is_refused,
+    printed_is_the_same,
+    dump_is_committed,
+    prefixes_are_apart,
+);
+
+/// A migration of MySQL that was ended in the middle, where nothing can be rolled back, is finished by the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_made_mysql_schema_is_completed() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    let whole = tables(&fixture).await;
+    fixture.run("delete from posthaste_outbox_version; drop procedure posthaste_settle".to_owned()).await;
+    fixture.run("drop table posthaste_outbox_archive".to_owned()).await;
+    fixture.store.migrate().await.unwrap();
+    assert_eq!(tables(&fixture).await, whole);
+    works(&fixture.store).await;
+    fixture.destroy().await;
+}
+
+/// A routine whose text has changed is made again, without a new version of the tables.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_routines_are_made_again() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    fixture.run("update outbox_version set routines = 'older'; drop function reap".to_owned()).await;
+    fixture.store.migrate().await.unwrap();
+    let reap = "select proname::text from pg_proc where pronamespace = current_schema()::regnamespace and proname = 'reap'";
+    assert_eq!(fixture.texts(reap).await, ["reap"]);
+    fixture.destroy().await;
+}
+
+/// WAL mode has a bug in versions before this one that can lose commits.
+#[tokio::test]
+async fn the_bundled_sqlite_is_new_enough() {
+    let fixture = SqliteFixture::create().await;
+    let version = fixture.texts("select sqlite_version()").await.remove(0);
+    let numbers: Vec<u32> = version.split('.').map(|part| part.parse().unwrap()).collect();
+    assert!(numbers >= vec![3, 51, 3], "{version}");
+    assert_eq!(fixture.texts("pragma journal_mode").await, ["wal"]);
+    fixture.destroy().await;
+}
+
+/// OBX-123, OBX-124: three roles, each of which can do its own work and not the others'.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn roles_can_do_their_own_work_only() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let roles = ["enqueue", "relay", "maintenance"].map(|role| format!("{}_{role}", unique()));
+    for role in &roles {
+        fixture.run(format!("create role {role}")).await;
+    }
+    let [enqueue, relay, maintenance] = &roles;
+    fixture.run(PgStore::grants_sql(&fixture.options, enqueue, relay, maintenance).unwrap()).await;
+    let mut stores = Vec::new();
+    for role in &roles {
+        let set = format!("set role {role}");
+        let pool = PoolOptions::new().max_connections(1).after_connect(move |connection, _| {
+            let set = set.clone();
+            Box::pin(async move { Postgres::run(connection, set).await })
+        });
+        stores.push(PgStore::from_pool(pool.connect(&fixture.url).await.unwrap(), &fixture.options).unwrap());
+    }
+    let [publisher, worker, operator] = &stores[..] else { unreachable!() };
+    let refused = |outcome: Result<()>, what: &str| {
+        let error = outcome.expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::Permission, "{what}: {error}");
+        assert!(error.to_string().contains("grants"), "{error}");
+    };
+    let request = ClaimRequest::new(WorkerId::new("w").unwrap());
+    let message = || NewMessage::bytes("t", "secret").dedup_key("once").key("k").build().unwrap();
+    let requeue = Change::new(Filter::default(), "ada", "again").unwrap();
+    for store in &stores {
+        store.check().await.unwrap();
+    }
+
+    // The publisher publishes, and is told of duplicates; it cannot read, claim or change anything.
+    publisher.enqueue(&[message()]).await.unwrap();
+    assert!(publisher.enqueue(&[message()]).await.unwrap()[0].is_duplicate());
+    publisher.pool().execute("select id from enqueue('other', 'x', dedup_key => 'once')").await.unwrap();
+    refused(publisher.claim(&request).await.map(drop), "the publisher claims");
+    refused(publisher.list(&Filter::default(), None, 1).await.map(drop), "the publisher reads");
+    refused(publisher.requeue(&requeue).await.map(drop), "the publisher requeues");
+
+    // The worker claims, settles and keeps house; it cannot publish, requeue or archive.
+    let claimed = worker.claim(&request).await.unwrap();
+    worker.renew(&[claimed[0].lease()], std::time::Duration::from_secs(60)).await.unwrap();
+    let failure = posthaste_core::Failure::permanent("no");
+    let outcome = posthaste_core::Outcome::Fail { failure };
+    worker.settle(&[posthaste_core::Settlement { lease: claimed[0].lease(), outcome }]).await.unwrap();
+    worker.reap(10).await.unwrap();
+    worker.expire(10).await.unwrap();
+    worker.park(10).await.unwrap();
+    refused(worker.enqueue(&[message()]).await.map(drop), "the worker publishes");
+    refused(worker.requeue(&requeue).await.map(drop), "the worker requeues");
+
+    // The operator looks, requeues, buries, prunes and archives; it cannot publish.
+    assert_eq!(operator.list(&Filter::default(), None, 10).await.unwrap().records.len(), 1);
+    assert_eq!(operator.stats().await.unwrap().dead.value, 1);
+    assert_eq!(operator.requeue(&requeue).await.unwrap().len(), 1);
+    assert_eq!(operator.bury(&requeue).await.unwrap().len(), 1);
+    let now = Retention::done(std::time::Duration::ZERO).dead(std::time::Duration::ZERO);
+    assert_eq!(operator.prune(&now.archive(), 10).await.unwrap(), 1);
+    refused(operator.enqueue(&[message()]).await.map(drop), "the operator publishes");
+
+    for store in &stores {
+        store.close().await;
+    }
+    for role in &roles {
+        fixture.run(format!("drop owned by {role}; drop role {role}")).await;
+    }
+    fixture.destroy().await;
+}
+
+/// Names from configuration are checked, and those of roles with them.
+#[test]
+fn hostile_names_are_refused() {
+    for name in ["a\"b", "a;drop table x", "a b", "", "ünicode", "1a", &"x".repeat(33), "a`b", "a]b", "a\0b"]
+    {
+        assert!(
+            PgStore::grants_sql(&StoreOptions::new(), name, "b", "c").is_err() || name.len() == 33,
+            "{name}"
+        );
+        assert!(PgStore::migration_sql(&StoreOptions::new().schema(name)).is_err(), "{name}");
+        assert!(SqlStore::<Sqlite>::migration_sql(&StoreOptions::new().schema(name)).is_err(), "{name}");
+        if !name.is_empty() {
+            assert!(SqlStore::<MySql>::migration_sql(&StoreOptions::new().prefix(name)).is_err(), "{name}");
+        }
+    }
+}
