@@ -83,7 +83,11 @@ impl<D: Dialect> SqlStore<D> {
     async fn records(&self, filter: &Filter, after: i64, limit: u32) -> Result<Vec<Record>> {
         let mut args = vec![Arg::int(after)];
         args.extend(filter_args(filter, limit));
-        let rows = self.fetch("list", &self.statements().list, &args).await?;
+        let mut tx = self.begin_read("list").await?;
+        let rows = D::fetch(&mut tx, &self.statements().list, &args)
+            .await
+            .map_err(|error| self.wrap("list", error))?;
+        tx.rollback().await.map_err(|error| self.wrap("list", error))?;
         rows.iter().map(row::record).collect::<Result<_>>().map_err(|error| error.during("list"))
     }
 }

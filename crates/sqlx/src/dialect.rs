@@ -3,10 +3,11 @@
 //!
 //! What they have in common stands in `store.rs` and `admin.rs`, once.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use posthaste_core::{Birth, Enqueued, Lease, MessageId, NewMessage, Result, Settlement};
+use posthaste_core::{Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement};
 use sqlx_core::Error as SqlxError;
 use sqlx_core::database::Database;
 use sqlx_core::error::DatabaseError;
@@ -46,6 +47,9 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// How a transaction of our own begins.
     #[doc(hidden)]
     const BEGIN: &'static str;
+    /// How one begins that only reads.
+    #[doc(hidden)]
+    const BEGIN_READ: &'static str = Self::BEGIN;
     /// The most rows, and about the most bytes, of one insert.
     #[doc(hidden)]
     const MAX_INSERT: (usize, usize);
@@ -118,32 +122,31 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Result<u32>, SqlxError>> + Send;
 }
 
-/// What an insert did, told for each message of the batch.
-///
-/// `stored` are the rows that the insert made, `twins` the rows that stand in the way of the others. A message that is
-/// in neither met a row that has gone since: its index is returned, to be tried again.
+/// What an insert did, told for each message of the batch: `stored` are the rows that it made, `twins` the rows that stand
+/// in the way of the others.
 pub(crate) fn answers(
     messages: &[NewMessage],
     stored: &[(MessageId, Option<Lease>)],
     twins: &[(MessageId, Option<Vec<u8>>)],
-) -> (Vec<Option<Enqueued>>, Vec<usize>) {
-    let mut stored: std::collections::HashMap<_, _> = stored.iter().copied().collect();
-    let mut missing = Vec::new();
-    let answers = messages.iter().enumerate().map(|(index, message)| {
+) -> Result<Vec<Enqueued>> {
+    let mut stored: HashMap<_, _> = stored.iter().copied().collect();
+    let answer = |message: &NewMessage| {
         if let Some(lease) = stored.remove(&message.id()) {
-            return Some(Enqueued::New { id: message.id(), lease });
+            return Ok(Enqueued::New { id: message.id(), lease });
         }
         let dedup = message.dedup().map(|hash| hash.as_slice());
-        let twin = twins
-            .iter()
-            .find(|(id, hash)| *id == message.id() || (dedup.is_some() && hash.as_deref() == dedup));
-        if twin.is_none() {
-            missing.push(index);
-        }
-        twin.map(|(id, _)| Enqueued::Duplicate { id: *id })
-    });
-    let answers = answers.collect();
-    (answers, missing)
+        let is_twin = |(id, hash): &&(MessageId, Option<Vec<u8>>)| {
+            *id == message.id() || (dedup.is_some() && hash.as_deref() == dedup)
+        };
+        twins.iter().find(is_twin).map(|(id, _)| Enqueued::Duplicate { id: *id }).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Conflict,
+                "a message with the same dedup key was removed at the same moment",
+            )
+            .with_remedy("publish it again, in a new transaction")
+        })
+    };
+    messages.iter().map(answer).collect()
 }
 
 /// One per answer of a statement that answers with a code for each of a batch.

@@ -59,6 +59,7 @@ impl Dialect for Sqlite {
     const DEFAULT_SCHEMA: Option<&'static str> = None;
     const DEFAULT_PREFIX: &'static str = "posthaste_";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
+    const BEGIN_READ: &'static str = "BEGIN";
     // 23 values a row, of 32,766 that a statement may have.
     const MAX_INSERT: (usize, usize) = (1_000, 256 << 20);
 
@@ -157,9 +158,7 @@ impl Dialect for Sqlite {
             };
             rows.iter().map(twin).collect::<Result<Vec<_>, SqlxError>>()?
         };
-        // Inside of one write transaction nothing can go away between the two statements.
-        let (answers, _) = answers(messages, &stored, &twins);
-        Ok(Ok(answers.into_iter().flatten().collect()))
+        Ok(answers(messages, &stored, &twins))
     }
 
     /// A dedup key may need a second look, for which the write lock must still be held.

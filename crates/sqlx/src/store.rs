@@ -167,6 +167,11 @@ impl<D: Dialect> SqlStore<D> {
         self.0.pool.begin_with(D::BEGIN).await.map_err(|error| self.wrap(operation, error))
     }
 
+    /// A transaction that only reads.
+    pub(crate) async fn begin_read(&self, operation: &'static str) -> Result<Transaction<'static, D::Db>> {
+        self.0.pool.begin_with(D::BEGIN_READ).await.map_err(|error| self.wrap(operation, error))
+    }
+
     pub(crate) async fn commit(
         &self,
         operation: &'static str,

@@ -264,7 +264,7 @@ impl Backend for MySql {
 
     async fn ids(connection: &mut Connection<Self>, text: String) -> Vec<MessageId> {
         let rows = connection.fetch_all(sqlx_core::query::query(sql(text))).await.unwrap();
-        rows.iter().map(|row| id_from(row.get_unchecked(0))).collect()
+        rows.iter().map(|row| id_from(row.get_unchecked::<&[u8], _>(0))).collect()
     }
 
     async fn texts(connection: &mut Connection<Self>, text: String) -> Result<Vec<String>, sqlx_core::Error> {
@@ -301,7 +301,7 @@ impl Backend for Sqlite {
 
     async fn ids(connection: &mut Connection<Self>, text: String) -> Vec<MessageId> {
         let rows = connection.fetch_all(sqlx_core::query::query(sql(text))).await.unwrap();
-        rows.iter().map(|row| id_from(row.get_unchecked(0))).collect()
+        rows.iter().map(|row| id_from(row.get_unchecked::<&[u8], _>(0))).collect()
     }
 
     async fn texts(connection: &mut Connection<Self>, text: String) -> Result<Vec<String>, sqlx_core::Error> {
@@ -319,6 +319,6 @@ impl Backend for Sqlite {
     }
 }
 
-fn id_from(bytes: Vec<u8>) -> MessageId {
-    MessageId::from_uuid(Uuid::from_slice(&bytes).unwrap())
+fn id_from(bytes: &[u8]) -> MessageId {
+    MessageId::from_uuid(Uuid::from_slice(bytes).unwrap())
 }
