@@ -3,6 +3,7 @@
 //!
 //! Nothing here writes SQL or knows a database; it checks, adds what the outbox is configured for, and calls the store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -11,8 +12,8 @@ use crate::id::Lease;
 use crate::message::{DEFAULT_MAX_PAYLOAD_BYTES, Enqueued, Message, NewMessage};
 use crate::order::OrderPolicy;
 use crate::outcome::{Failure, Outcome, Settled, Settlement};
-use crate::retry::DEFAULT_MAX_ATTEMPTS;
-use crate::store::{Birth, ClaimRequest, Reaped, Store, TransactionalStore};
+use crate::retry::{DEFAULT_MAX_ATTEMPTS, ExponentialBackoff, RetryPolicy};
+use crate::store::{Birth, ClaimRequest, Reaped, Retention, Store, TransactionalStore};
 use crate::topic::Topics;
 
 /// An outbox over a store.
@@ -47,6 +48,7 @@ pub struct Outbox<S> {
     store: S,
     max_payload_bytes: usize,
     max_attempts: u32,
+    retry: Arc<dyn RetryPolicy>,
     order: Vec<(Topics, OrderPolicy)>,
 }
 
@@ -74,6 +76,12 @@ impl<S: Store> OutboxBuilder<S> {
             self.refuse("max_attempts is 0".into(), "give it at least 1");
         }
         self.outbox.max_attempts = attempts;
+        self
+    }
+
+    /// How long [`Outbox::abandon`] waits before the next attempt. Default: [`ExponentialBackoff`], 2 s to 60 s.
+    pub fn retry(mut self, policy: impl RetryPolicy) -> Self {
+        self.outbox.retry = Arc::new(policy);
         self
     }
 
@@ -106,6 +114,7 @@ impl<S: Store> Outbox<S> {
             store,
             max_payload_bytes: DEFAULT_MAX_PAYLOAD_BYTES,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
+            retry: Arc::new(ExponentialBackoff::default()),
             order: Vec::new(),
         };
         OutboxBuilder { outbox, error: None }
@@ -144,10 +153,15 @@ impl<S: Store> Outbox<S> {
         self.settle_all(leases, &Outcome::Ack).await
     }
 
-    /// Failed: again after the delay, or dead if that was the last attempt.
-    pub async fn abandon(&self, leases: &[Lease], delay: Duration, failure: Failure) -> Result<Vec<Settled>> {
+    /// Failed: again after the delay that the outbox's retry policy says, or dead if that was the last attempt.
+    ///
+    /// For a delay of your own, or many messages at a time, see [`settle`](Self::settle).
+    pub async fn abandon(&self, message: &Message, failure: Failure) -> Result<Settled> {
+        let attempt = message.attempts.saturating_add(1);
+        let delay = self.retry.delay(attempt, fastrand::f64());
         let outcome = Outcome::Abandon { delay, failure, max_attempts: self.max_attempts };
-        self.settle_all(leases, &outcome).await
+        let settled = self.settle_all(&[message.lease()], &outcome).await?;
+        settled.first().copied().ok_or_else(no_answer)
     }
 
     /// Not yet: again after the delay, without any charge.
@@ -178,6 +192,21 @@ impl<S: Store> Outbox<S> {
     /// Takes messages back whose lease has run out. See [`Store::reap`].
     pub async fn reap(&self, limit: u32) -> Result<Reaped> {
         self.store.reap(limit).await
+    }
+
+    /// Gives up messages that nobody claimed before their expiry. See [`Store::expire`].
+    pub async fn expire(&self, limit: u32) -> Result<u64> {
+        self.store.expire(limit).await
+    }
+
+    /// Sets aside what waits behind a dead message with the policy `park`. See [`Store::park`].
+    pub async fn park(&self, limit: u32) -> Result<u64> {
+        self.store.park(limit).await
+    }
+
+    /// Removes, or archives, messages whose retention is over. See [`Store::prune`].
+    pub async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
+        self.store.prune(retention, limit).await
     }
 
     async fn settle_all(&self, leases: &[Lease], outcome: &Outcome) -> Result<Vec<Settled>> {
@@ -228,7 +257,11 @@ impl<S: TransactionalStore> Outbox<S> {
 }
 
 fn one(enqueued: Vec<Enqueued>) -> Result<Enqueued> {
-    enqueued.into_iter().next().ok_or_else(|| Error::new(ErrorKind::Database, "the store gave no answer"))
+    enqueued.into_iter().next().ok_or_else(no_answer)
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorKind::Database, "the store gave no answer")
 }
 
 #[cfg(test)]
@@ -268,6 +301,28 @@ mod tests {
         assert_eq!(policy(NewMessage::bytes("audit.x", "")), OrderPolicy::Skip);
         assert_eq!(policy(NewMessage::bytes("order", "")), OrderPolicy::Park);
         assert_eq!(policy(NewMessage::bytes("order", "").order(OrderPolicy::Block)), OrderPolicy::Block);
+    }
+
+    /// OBX-037, OBX-063, OBX-064: abandoning waits as the policy says, and ends at the last attempt.
+    #[tokio::test(flavor = "current_thread")]
+    async fn abandoning_follows_the_policy() {
+        let clock = Arc::new(crate::clock::ManualClock::at(std::time::SystemTime::UNIX_EPOCH));
+        let store = MemoryStore::with_clock(clock.clone());
+        let seconds = |n| std::time::Duration::from_secs(n);
+        let policy = ExponentialBackoff::new(seconds(10), seconds(15)).without_jitter();
+        let outbox = Outbox::builder(store).retry(policy).max_attempts(3).build().await.unwrap();
+        outbox.enqueue(NewMessage::bytes("t", "")).await.unwrap();
+        let request = ClaimRequest::new(crate::id::WorkerId::new("w").unwrap());
+        for delay in [10, 15] {
+            let message = outbox.claim(&request).await.unwrap().remove(0);
+            assert_eq!(outbox.abandon(&message, Failure::business("no")).await.unwrap(), Settled::Applied);
+            clock.advance(seconds(delay - 1));
+            assert!(outbox.claim(&request).await.unwrap().is_empty());
+            clock.advance(seconds(1));
+        }
+        let message = outbox.claim(&request).await.unwrap().remove(0);
+        assert_eq!(outbox.abandon(&message, Failure::business("no")).await.unwrap(), Settled::Applied);
+        assert_eq!(crate::store::StoreAdmin::stats(outbox.store()).await.unwrap().dead.value, 1);
     }
 
     /// INB-010: events gathered by an aggregate are published together in its transaction.

@@ -1,1 +1,76 @@
-//! Placeholder.
+//! A transactional outbox: messages are written in your own database transaction, and delivered at least once after it
+//! has committed.
+//!
+//! This is the crate to depend on. It has no code of its own: it brings together `posthaste-core`, where every concept
+//! lives, and a store per feature. No feature is on by default.
+//!
+//! | feature | store | publishing takes |
+//! |---|---|---|
+//! | `sqlite` | `SqliteStore` | `sqlx::SqliteConnection`, or a transaction on one |
+//! | `postgres` | `PgStore` | `sqlx::PgConnection`, or a transaction on one |
+//! | `mysql` | `MySqlStore` (MySQL and MariaDB) | `sqlx::MySqlConnection`, or a transaction on one |
+//!
+//! [`MemoryStore`] is always there, for tests and as the reference of what a store does.
+//!
+//! # Example
+//!
+#![cfg_attr(feature = "sqlite", doc = "```")]
+#![cfg_attr(not(feature = "sqlite"), doc = "```ignore")]
+//! use posthaste::{ClaimRequest, Event, Outbox, SqliteStore, WorkerId};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct OrderPlaced { order_id: i64 }
+//!
+//! impl Event for OrderPlaced {
+//!     const TOPIC: &'static str = "order.placed";
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let file = folder.path().join("shop.db");
+//! let store = SqliteStore::open(&file).await?;
+//! store.migrate().await?;                                         // creates or updates the outbox's own tables
+//! let outbox = Outbox::builder(store).build().await?;
+//!
+//! # let pool = sqlx::SqlitePool::connect_with(sqlx::sqlite::SqliteConnectOptions::new().filename(&file)).await?;
+//! # sqlx::query("create table orders (id integer primary key)").execute(&pool).await?;
+//! let mut tx = pool.begin().await?;                               // a transaction of your own sqlx pool
+//! sqlx::query("insert into orders (id) values (?)").bind(42).execute(&mut *tx).await?;
+//! outbox.publish(&mut tx, &OrderPlaced { order_id: 42 }).await?;
+//! tx.commit().await?;                                             // the order and its message, or neither
+//!
+//! let worker = WorkerId::unique("mailer");
+//! let messages = outbox.claim(&ClaimRequest::new(worker)).await?; // yours for 30 seconds
+//! # assert_eq!(messages.len(), 1);
+//! for message in messages {
+//!     let order: OrderPlaced = message.json()?;
+//!     println!("receipt for order {}", order.order_id);
+//!     outbox.ack(&[message.lease()]).await?;                      // done; without it, the message comes again
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # Where to go on
+//!
+//! - [`Outbox`]: publish, and the verbs of a worker: claim, ack, abandon, defer, release, fail, renew, reap.
+//! - [`Event`] and [`NewMessage`]: what is published; keys for order, dedup keys, delays, expiry, priority.
+//! - [`StoreAdmin`]: what operators need; statistics, lists, requeue and bury.
+//! - [`Store`]: the contract that every database keeps.
+//! - `examples/shop.rs`: all of it at work, on SQLite.
+
+pub use posthaste_core::*;
+#[cfg(feature = "mysql")]
+pub use posthaste_sqlx::MySqlStore;
+#[cfg(feature = "postgres")]
+pub use posthaste_sqlx::PgStore;
+#[cfg(feature = "sqlite")]
+pub use posthaste_sqlx::SqliteStore;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub use posthaste_sqlx::{Dialect, SqlStore, StoreOptions};
+
+/// The code of the README, compiled and run by `cargo test --doc`. The file is not in the published package, and need
+/// not be: only tests read it.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

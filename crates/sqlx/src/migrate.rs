@@ -10,6 +10,10 @@ use crate::naming::Naming;
 use crate::sql::Files;
 
 /// What a migration consists of.
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "mysql")),
+    allow(dead_code, reason = "SQLite has no routines")
+)]
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     /// The names that everything has.
@@ -73,6 +77,7 @@ impl Script {
     }
 
     /// The key of the lock that keeps migrations apart.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn lock_key(&self) -> i64 {
         let name = Sha256::digest(format!("posthaste migrate {}", self.naming.full("outbox")));
         i64::from_be_bytes(name[..8].try_into().unwrap_or_default())

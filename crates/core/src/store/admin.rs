@@ -67,6 +67,17 @@ pub struct Stats {
     pub oldest_ready: Option<Duration>,
 }
 
+impl Stats {
+    /// How many messages are not over: ready, scheduled, parked and leased.
+    pub fn pending(&self) -> Count {
+        let counts = [self.ready, self.scheduled, self.parked, self.leased];
+        Count {
+            value: counts.iter().map(|count| count.value).sum(),
+            exact: counts.iter().all(|count| count.exact),
+        }
+    }
+}
+
 /// Which messages; everything that is set must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
