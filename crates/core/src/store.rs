@@ -340,7 +340,7 @@ pub trait TransactionalStore: Store {
     /// # Behavior
     /// - Never begins, commits, rolls back, retries, runs DDL or notifies anybody: what the user does with his
     ///   transaction, or savepoint, decides about the messages. Outside of a transaction each call is one of its own.
-    /// - One round trip for a batch, where no message is a duplicate.
+    /// - One round trip for a batch without duplicates; a long batch may take one more, to prepare its statement.
     /// - A message whose id or dedup key is stored already is not stored again; the answer names the stored one, and
     ///   the user's transaction goes on.
     /// - `due_at` is the later of the database's now and the message's own due time.

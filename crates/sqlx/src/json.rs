@@ -53,6 +53,10 @@ pub(crate) fn leases(leases: &[&Lease]) -> String {
     Value::Array(leases.iter().map(|lease| json!([lease.item.get(), lease.epoch])).collect()).to_string()
 }
 
+/// Up to so many rows a statement is kept prepared. Each size is a statement of its own, and on a user's connection ours
+/// must not push out his; larger batches pay for being prepared.
+pub(crate) const CACHED_ROWS: usize = 10;
+
 /// The insert of one message, repeated for so many: what stands between `/*rows*/` and `/*end*/` is one row.
 pub(crate) fn repeat_rows(sql: &str, rows: usize) -> String {
     let Some((head, rest)) = sql.split_once("/*rows*/") else { return sql.to_owned() };

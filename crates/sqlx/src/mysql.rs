@@ -286,7 +286,7 @@ async fn insert_rows(
 ) -> Result<(), SqlxError> {
     let sql = Statement::new(json::repeat_rows(sql, messages.len()));
     let query = query_with_result(sql.sql(), insert_args(messages, birth));
-    query.persistent(messages.len() == 1).execute(connection).await.map(drop)
+    query.persistent(messages.len() <= json::CACHED_ROWS).execute(connection).await.map(drop)
 }
 
 /// The answer for a batch that was stored whole; the rows are looked up only for their leases.

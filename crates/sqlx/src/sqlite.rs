@@ -139,7 +139,7 @@ impl Dialect for Sqlite {
     ) -> Result<Result<Vec<Enqueued>>, SqlxError> {
         let sql = Statement::new(json::repeat_rows(statements.enqueue.as_str(), messages.len()));
         let query = query_with_result(sql.sql(), insert_args(messages, birth));
-        let rows = query.persistent(messages.len() == 1).fetch_all(&mut *connection).await?;
+        let rows = query.persistent(messages.len() <= json::CACHED_ROWS).fetch_all(&mut *connection).await?;
         let mut stored = Vec::with_capacity(rows.len());
         for row in &rows {
             let epoch: i32 = row.try_get_unchecked(2)?;

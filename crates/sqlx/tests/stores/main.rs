@@ -9,6 +9,7 @@ mod fixture;
 mod languages;
 mod plans;
 mod refusals;
+mod round_trips;
 mod schema;
 
 mod postgres {
