@@ -14,17 +14,19 @@ priorities (priority) as (
             order by o.priority limit 1)
     from priorities p where p.priority is not null
 ),
--- A suspect that has waited for longer than the lease goes first, so that a steady load cannot starve it.
-overdue as materialized (
-    select o.seq from /*:*/outbox o
-    where o.state = 0 and o.lease_losses > 0 and o.due_at < statement_timestamp() - $3::interval
+-- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but before
+-- them once it has waited for longer than the lease, so that a steady load cannot starve it.
+suspect as materialized (
+    select o.seq, o.due_at < statement_timestamp() - $3::interval as overdue
+    from /*:*/outbox o
+    where o.state = 0 and o.lease_losses > 0 and o.due_at <= statement_timestamp()
       and (o.expires_at is null or o.expires_at > statement_timestamp())
       and (($4::text[] is null and $5::text[] is null) or o.topic = any($4::text[]) or o.topic ^@ any($5::text[]))
       and (o.key is null or not exists (
           select from /*:*/outbox e
           where e.key = o.key and e.seq < o.seq
             and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-    order by o.priority, o.due_at, o.seq
+    order by overdue desc, o.priority, o.due_at, o.seq
     limit 1
     for update skip locked
 ),
@@ -44,28 +46,17 @@ clean as materialized (
         limit $2
         for update skip locked
     ) due
-    where p.priority is not null and not exists (select from overdue)
+    where p.priority is not null and not exists (select from suspect where overdue)
     limit $2
-),
--- A suspect is taken alone: if it kills this worker too, no neighbour is blamed.
-suspect as materialized (
-    select o.seq from /*:*/outbox o
-    where o.state = 0 and o.lease_losses > 0 and o.due_at <= statement_timestamp()
-      and (o.expires_at is null or o.expires_at > statement_timestamp())
-      and (($4::text[] is null and $5::text[] is null) or o.topic = any($4::text[]) or o.topic ^@ any($5::text[]))
-      and (o.key is null or not exists (
-          select from /*:*/outbox e
-          where e.key = o.key and e.seq < o.seq
-            and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-      and not exists (select from overdue) and not exists (select from clean)
-    order by o.priority, o.due_at, o.seq
-    limit 1
-    for update skip locked
 ),
 taken as (
     update /*:*/outbox o
     set state = 1, epoch = o.epoch + 1, worker = $1::text, leased_until = statement_timestamp() + $3::interval
-    from (select seq from overdue union all select seq from clean union all select seq from suspect) picked
+    from (
+        select seq from clean
+        union all
+        select seq from suspect where overdue or not exists (select from clean)
+    ) picked
     where o.seq = picked.seq
     returning o.*
 )

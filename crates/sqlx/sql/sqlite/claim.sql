@@ -14,10 +14,12 @@ priorities (priority) as (
             where o.state = 0 and o.lease_losses = 0 and o.priority > p.priority)
     from priorities p where p.priority is not null
 ),
--- A suspect that has waited for longer than the lease goes first, so that a steady load cannot starve it.
-overdue (seq) as materialized (
-    select o.seq from clock cross join /*:*/outbox o
-    where o.state = 0 and o.lease_losses > 0 and o.due_at < clock.now - ?3
+-- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but before
+-- them once it has waited for longer than the lease, so that a steady load cannot starve it.
+suspect (seq, overdue) as materialized (
+    select o.seq, o.due_at < clock.now - ?3
+    from clock cross join /*:*/outbox o indexed by /*+*/outbox_suspect
+    where o.state = 0 and o.lease_losses > 0 and o.due_at <= clock.now
       and (o.expires_at is null or o.expires_at > clock.now)
       and ((?4 is null and ?5 is null) or o.topic in (select value from json_each(?4))
            or exists (select 1 from json_each(?5) b where substr(o.topic, 1, length(b.value)) = b.value))
@@ -25,13 +27,13 @@ overdue (seq) as materialized (
           select 1 from /*:*/outbox e
           where e.key = o.key and e.seq < o.seq
             and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-    order by o.priority, o.due_at, o.seq
+    order by o.due_at < clock.now - ?3 desc, o.priority, o.due_at, o.seq
     limit 1
 ),
 clean (seq) as materialized (
     select o.seq
     from clock cross join priorities p cross join /*:*/outbox o indexed by /*+*/outbox_ready
-    where not exists (select 1 from overdue)
+    where not exists (select 1 from suspect where overdue)
       and o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at <= clock.now
       and (o.expires_at is null or o.expires_at > clock.now)
       and ((?4 is null and ?5 is null) or o.topic in (select value from json_each(?4))
@@ -41,26 +43,15 @@ clean (seq) as materialized (
           where e.key = o.key and e.seq < o.seq
             and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
     limit ?2
-),
--- A suspect is taken alone: if it kills this worker too, no neighbour is blamed.
-suspect (seq) as materialized (
-    select o.seq from clock cross join /*:*/outbox o
-    where not exists (select 1 from overdue) and not exists (select 1 from clean)
-      and o.state = 0 and o.lease_losses > 0 and o.due_at <= clock.now
-      and (o.expires_at is null or o.expires_at > clock.now)
-      and ((?4 is null and ?5 is null) or o.topic in (select value from json_each(?4))
-           or exists (select 1 from json_each(?5) b where substr(o.topic, 1, length(b.value)) = b.value))
-      and (o.key is null or not exists (
-          select 1 from /*:*/outbox e
-          where e.key = o.key and e.seq < o.seq
-            and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-    order by o.priority, o.due_at, o.seq
-    limit 1
 )
 update /*:*/outbox
 set state = 1, epoch = epoch + 1, worker = ?1,
     leased_until = cast(unixepoch('subsec') * 1000000 as integer) + ?3
-where seq in (select seq from overdue union all select seq from clean union all select seq from suspect)
+where seq in (
+    select seq from clean
+    union all
+    select seq from suspect where overdue or not exists (select 1 from clean)
+)
 returning seq, epoch, message_id, topic, key, order_policy, payload, content_type, headers, correlation_id,
           aggregate_type, aggregate_id, tenant_id, priority, attempts, lease_losses, occurred_at, created_at, due_at,
           expires_at

@@ -13,7 +13,8 @@ sql security invoker
 begin
     declare v_now, v_due datetime(6);
     declare v_seqs, v_more longtext;
-    declare v_seq bigint;
+    declare v_seq, v_suspect bigint;
+    declare v_overdue boolean default false;
     declare v_priority, v_round int;
     declare v_left int default p_limit;
     declare exit handler for sqlexception begin rollback; resignal; end;
@@ -23,10 +24,11 @@ begin
     start transaction;
     set v_now = utc_timestamp(6);
 
-    -- A suspect that has waited for longer than the lease goes first, so that a steady load cannot starve it.
+    -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but
+    -- before them once it has waited for longer than the lease, so that a steady load cannot starve it.
     select json_arrayagg(seq) into v_more from (
         select o.seq from /*:*/outbox o force index (/*+*/outbox_ready)
-        where o.state = 0 and o.lease_losses > 0 and o.due_at < v_now - interval p_lease_us microsecond
+        where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now
           and (o.expires_at is null or o.expires_at > v_now)
           and ((p_topics is null and p_prefixes is null)
                or o.topic in (select cast(t.name as binary) from json_table(p_topics, '$[*]' columns (
@@ -36,19 +38,17 @@ begin
                           where left(o.topic, length(b.name)) = cast(b.name as binary)))
           and (o.`key` is null or not exists (
               select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
-        order by o.priority, o.due_at, o.seq
+        order by o.due_at < v_now - interval p_lease_us microsecond desc, o.priority, o.due_at, o.seq
         limit 50
-    ) overdue;
-    select json_arrayagg(seq) into v_seqs from (
-        select o.seq
-        from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
-        straight_join /*:*/outbox o on o.seq = s.seq
-        where o.state = 0 and o.due_at <= v_now
-        limit 1
-        for update skip locked
-    ) locked;
+    ) suspects;
+    select o.seq, o.due_at < v_now - interval p_lease_us microsecond into v_suspect, v_overdue
+    from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
+    straight_join /*:*/outbox o on o.seq = s.seq
+    where o.state = 0 and o.due_at <= v_now
+    limit 1
+    for update skip locked;
 
-    if v_seqs is null then
+    if not v_overdue then
         -- Not `set v = (select ..)`, which is a locking read.
         select min(priority) into v_priority from /*:*/outbox where state = 0 and lease_losses = 0;
         while v_priority is not null and v_left > 0 do
@@ -94,31 +94,8 @@ begin
         end while;
     end if;
 
-    -- A suspect is taken alone: if it kills this worker too, no neighbour is blamed.
-    if v_seqs is null then
-        select json_arrayagg(seq) into v_more from (
-            select o.seq from /*:*/outbox o force index (/*+*/outbox_ready)
-            where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now
-              and (o.expires_at is null or o.expires_at > v_now)
-              and ((p_topics is null and p_prefixes is null)
-                   or o.topic in (select cast(t.name as binary) from json_table(p_topics, '$[*]' columns (
-                                      name varchar(255) character set utf8mb4 path '$')) t)
-                   or exists (select 1 from json_table(p_prefixes, '$[*]' columns (
-                                  name varchar(255) character set utf8mb4 path '$')) b
-                              where left(o.topic, length(b.name)) = cast(b.name as binary)))
-              and (o.`key` is null or not exists (
-                  select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
-            order by o.priority, o.due_at, o.seq
-            limit 50
-        ) suspects;
-        select json_arrayagg(seq) into v_seqs from (
-            select o.seq
-            from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
-            straight_join /*:*/outbox o on o.seq = s.seq
-            where o.state = 0 and o.due_at <= v_now
-            limit 1
-            for update skip locked
-        ) locked;
+    if v_seqs is null and v_suspect is not null then
+        set v_seqs = json_array(v_suspect);
     end if;
 
     -- A candidate may have been seen before its predecessor was, or have been claimed and given back meanwhile: what is
