@@ -206,7 +206,7 @@ async fn printed_is_the_same<D: Schema>() {
     other.destroy().await;
 }
 
-/// OBX-111, OBX-119: the schema is the committed one. `POSTHASTE_UPDATE_DUMPS=1` writes it anew.
+/// OBX-119: the schema is the committed one. `POSTHASTE_UPDATE_DUMPS=1` writes it anew.
 async fn dump_is_committed<D: Schema>() {
     let fixture = SqlFixture::<D>::create().await;
     let found = tables(&fixture).await.join("\n") + "\n";

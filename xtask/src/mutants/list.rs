@@ -1,0 +1,89 @@
+//! The mutants: one defect each, that a careless change could bring in, and the tests that must notice it.
+//!
+//! Names that begin with `M-` are those of the fault catalogue, of which this is what can be written in one line.
+//! A mutant must be a defect that a user could meet, not a matter of taste, and its tests must fail because of it
+//! every time. What one line of a dialect's SQL cannot break, because a second line looks again, is not listed for it.
+
+mod mysql;
+mod postgres;
+mod rust;
+mod sqlite;
+
+/// A change of one place in one file.
+#[derive(Debug)]
+pub(super) struct Mutant {
+    pub(super) name: &'static str,
+    /// What a user would suffer.
+    pub(super) why: &'static str,
+    /// Relative to the workspace.
+    pub(super) file: &'static str,
+    /// Occurs exactly once in the file; lines around it may be part of it, to say which of several is meant.
+    pub(super) original: &'static str,
+    pub(super) mutated: &'static str,
+    pub(super) program: Program,
+    /// The tests that must fail, as a filter expression of cargo-nextest.
+    pub(super) killers: &'static str,
+}
+
+/// Where the tests are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Program {
+    /// Every store against its real database.
+    Stores,
+    /// The same, with the program that migrates.
+    StoresAndMigrate,
+    /// What the SQL crate tests by itself.
+    SqlxUnits,
+    /// The store in memory.
+    Memory,
+    /// What the core tests by itself.
+    CoreUnits,
+}
+
+impl Program {
+    /// In an order in which little is built twice: what depends on most comes first.
+    pub(super) const ALL: [Self; 5] =
+        [Self::Stores, Self::StoresAndMigrate, Self::SqlxUnits, Self::Memory, Self::CoreUnits];
+
+    /// What cargo is to build.
+    pub(super) fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Stores => &["-p", "posthaste-sqlx", "--test", "stores"],
+            Self::StoresAndMigrate => &["-p", "posthaste-sqlx", "--test", "stores", "--example", "migrate"],
+            Self::SqlxUnits => &["-p", "posthaste-sqlx", "--lib"],
+            Self::Memory => &["-p", "posthaste-testkit", "--test", "memory"],
+            Self::CoreUnits => &["-p", "posthaste-core", "--lib"],
+        }
+    }
+}
+
+/// All mutants, those of the core last: after one of them everything is built again.
+pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
+    [postgres::MUTANTS, mysql::MUTANTS, sqlite::MUTANTS, rust::MUTANTS].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_mutant_applies_to_the_workspace() {
+        for mutant in all() {
+            let file = crate::stages::root().join(mutant.file);
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            let count = text.matches(mutant.original).count();
+            assert_eq!(count, 1, "{}: occurs {count} times in {}: update the list", mutant.name, mutant.file);
+        }
+    }
+
+    #[test]
+    fn every_mutant_is_a_change_with_a_name_of_its_own() {
+        let mut names = HashSet::new();
+        for mutant in all() {
+            assert!(names.insert(mutant.name), "{} is there twice", mutant.name);
+            assert_ne!(mutant.original, mutant.mutated, "{}", mutant.name);
+            assert!(!mutant.why.is_empty() && !mutant.killers.is_empty(), "{}", mutant.name);
+        }
+    }
+}
