@@ -14,6 +14,7 @@ Usage: cargo xtask <command>
 Commands:
   test     check format and lints, then run every test against real databases
   servers  find or start the databases, print their URLs, stay until Ctrl-C or the end of the input
+  mutants  break the stores on purpose, one line at a time, and require a test to notice each time
   help     print this text
 
 cargo xtask test [--fast] [--no-lint] [--private] [-- <arguments for cargo nextest run>]
@@ -22,6 +23,11 @@ cargo xtask test [--fast] [--no-lint] [--private] [-- <arguments for cargo nexte
   --private  start servers for this run even if some are given or running
 
 cargo xtask servers [--private]
+
+cargo xtask mutants [--only <part of a name>] [--list]
+  --only     try only the mutants with this in their name
+  --list     print the mutants and try none
+Works on a copy of the workspace and with private servers, and deletes both in the end.
 
 Each database is taken from the first of these that works:
   1. the URL in POSTHASTE_TEST_POSTGRES or POSTHASTE_TEST_MYSQL, used as it is
@@ -42,6 +48,7 @@ pub(crate) enum Task {
     Servers {
         private: bool,
     },
+    Mutants(MutantOptions),
     /// What this program starts itself with, see [`crate::guard`]; not for people, hence not in the help.
     Guard(Vec<OsString>),
 }
@@ -59,18 +66,28 @@ pub(crate) struct TestOptions {
     pub(crate) extra: Vec<OsString>,
 }
 
+/// Which mutants to try, or to print.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct MutantOptions {
+    /// A part of their names.
+    pub(crate) only: Option<String>,
+    /// Print them, and try none.
+    pub(crate) list: bool,
+}
+
 /// Reads the words after `cargo xtask`; the error is a sentence for the person who typed them.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Task, String> {
     let mut words = words.into_iter();
     let Some(command) = words.next() else {
-        return Err("no command given; valid commands: test, servers, help".to_owned());
+        return Err("no command given; valid commands: test, servers, mutants, help".to_owned());
     };
     match command.to_string_lossy().as_ref() {
         "help" | "--help" | "-h" => Ok(Task::Help),
         "test" => parse_test(words),
         "servers" => parse_servers(words),
+        "mutants" => parse_mutants(words),
         "guard" => Ok(Task::Guard(words.collect())),
-        other => Err(format!("unknown command `{other}`; valid commands: test, servers, help")),
+        other => Err(format!("unknown command `{other}`; valid commands: test, servers, mutants, help")),
     }
 }
 
@@ -114,6 +131,26 @@ fn parse_servers(words: impl Iterator<Item = OsString>) -> Result<Task, String> 
     Ok(Task::Servers { private })
 }
 
+fn parse_mutants(mut words: impl Iterator<Item = OsString>) -> Result<Task, String> {
+    let mut options = MutantOptions::default();
+    while let Some(word) = words.next() {
+        match word.to_string_lossy().as_ref() {
+            "--only" => {
+                let part = words.next().ok_or("--only needs a part of a name, such as `--only M-01`")?;
+                options.only = Some(part.to_string_lossy().into_owned());
+            }
+            "--list" => options.list = true,
+            "--help" | "-h" => return Ok(Task::Help),
+            other => {
+                return Err(format!(
+                    "unknown argument `{other}` for mutants; valid: --only <part of a name>, --list, --help"
+                ));
+            }
+        }
+    }
+    Ok(Task::Mutants(options))
+}
+
 fn is_filter_expression(word: &OsString) -> bool {
     let word = word.to_string_lossy();
     ["-E", "--filterset", "--filter-expr"].iter().any(|flag| word.starts_with(flag))
@@ -144,8 +181,18 @@ mod tests {
     }
 
     #[test]
+    fn mutants_are_chosen_by_a_part_of_their_name() {
+        let options = MutantOptions { only: Some("M-01".to_owned()), list: true };
+        assert_eq!(parsed("mutants --list --only M-01"), Ok(Task::Mutants(options)));
+        assert_eq!(parsed("mutants"), Ok(Task::Mutants(MutantOptions::default())));
+        assert!(parsed("mutants --only").unwrap_err().contains("--only M-01"));
+        assert!(parsed("mutants M-01").unwrap_err().contains("--list"));
+    }
+
+    #[test]
     fn help_is_found_wherever_it_is_asked_for() {
-        for line in ["help", "--help", "-h", "test --help", "test --fast -h", "servers --help"] {
+        for line in ["help", "--help", "-h", "test --help", "test --fast -h", "servers --help", "mutants -h"]
+        {
             assert_eq!(parsed(line), Ok(Task::Help), "{line}");
         }
     }
@@ -156,7 +203,7 @@ mod tests {
         assert!(refusal.contains("`--fats`") && refusal.contains("--fast"), "{refusal}");
         for line in ["", "tset"] {
             let refusal = parsed(line).unwrap_err();
-            assert!(refusal.contains("test, servers, help"), "{refusal}");
+            assert!(refusal.contains("test, servers, mutants, help"), "{refusal}");
         }
     }
 

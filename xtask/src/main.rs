@@ -7,6 +7,7 @@
 
 mod args;
 mod guard;
+mod mutants;
 mod programs;
 mod servers;
 mod stages;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         }
         Ok(Task::Test(options)) => test(&options),
         Ok(Task::Servers { private }) => hold_servers(private),
+        Ok(Task::Mutants(options)) => mutants::run(&options),
         Ok(Task::Guard(orders)) => guard::obey(&orders),
         Err(mistake) => {
             eprintln!("xtask: {mistake}");

@@ -38,7 +38,9 @@ pub(crate) fn run(options: &MutantOptions) -> ExitCode {
         return ExitCode::from(2);
     }
     if options.list {
-        chosen.iter().for_each(|mutant| println!("{:<28} {}\n{:<28} {}", mutant.name, mutant.why, "", mutant.file));
+        chosen
+            .iter()
+            .for_each(|mutant| println!("{:<28} {}\n{:<28} {}", mutant.name, mutant.why, "", mutant.file));
         println!("{} mutants", chosen.len());
         return ExitCode::SUCCESS;
     }
@@ -62,7 +64,9 @@ fn try_all(mutants: &[&Mutant]) -> Result<bool, String> {
         .map_err(|_| "cargo-nextest is not installed; `cargo install cargo-nextest --locked` adds it")?;
     let servers = Servers::find(true);
     // A test without its database passes, and its mutant would seem to have survived.
-    if let Some((name, why)) = servers.databases().iter().find_map(|one| Some((one.name, one.state.as_ref().err()?))) {
+    if let Some((name, why)) =
+        servers.databases().iter().find_map(|one| Some((one.name, one.state.as_ref().err()?)))
+    {
         return Err(format!("mutants need every database, and {name} cannot be had: {why}"));
     }
     let workshop = Workshop::open(stages::environment(servers.databases(), true))?;
@@ -84,7 +88,8 @@ fn try_all(mutants: &[&Mutant]) -> Result<bool, String> {
 /// Without any change all the tests must pass, else their failures prove nothing.
 fn baseline(workshop: &Workshop, mutants: &[&Mutant]) -> Result<(), String> {
     for program in Program::ALL {
-        let filters: Vec<&str> = mutants.iter().filter(|mutant| mutant.program == program).map(|m| m.killers).collect();
+        let filters: Vec<&str> =
+            mutants.iter().filter(|mutant| mutant.program == program).map(|m| m.killers).collect();
         if filters.is_empty() {
             continue;
         }

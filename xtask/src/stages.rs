@@ -4,7 +4,7 @@
 //! ([`plan`]) is kept apart from doing ([`run_all`]), so that the decisions can be tested without cargo.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,9 @@ impl Tools {
         Self { rustfmt: answers("fmt"), clippy: answers("clippy"), nextest: answers("nextest") }
     }
 }
+
+/// Variables and their values; `None` unsets a variable.
+pub(crate) type Environment = Vec<(&'static str, Option<String>)>;
 
 /// A stage still to come: cargo's arguments, or the outcome that is already certain.
 type Planned = (&'static str, Result<Vec<OsString>, Outcome>);
@@ -118,8 +121,8 @@ fn tests(options: &TestOptions, nextest: bool) -> Result<Vec<OsString>, Outcome>
     Ok(command)
 }
 
-/// What the tests learn about the databases; `None` unsets a variable.
-fn environment(databases: &[Database], strict: bool) -> Vec<(&'static str, Option<String>)> {
+/// What the tests learn about the databases.
+pub(crate) fn environment(databases: &[Database], strict: bool) -> Environment {
     let mut variables = Vec::new();
     for database in databases {
         variables.push((database.variable, database.state.as_ref().ok().map(|ready| ready.url.clone())));
@@ -136,16 +139,11 @@ pub(crate) fn missing(databases: &[Database]) -> Option<String> {
     Some(keys.join(",")).filter(|keys| !keys.is_empty())
 }
 
-fn run(name: &str, arguments: &[OsString], environment: &[(&'static str, Option<String>)]) -> Outcome {
+fn run(name: &str, arguments: &[OsString], environment: &Environment) -> Outcome {
     println!("\n==> {name}: cargo {}", programs::spelled(arguments));
     let mut command = cargo();
     command.args(arguments).stdin(Stdio::inherit());
-    for (variable, value) in environment {
-        match value {
-            Some(value) => command.env(variable, value),
-            None => command.env_remove(variable),
-        };
-    }
+    set(&mut command, environment);
     match command.status() {
         Ok(status) if status.success() => Outcome::Passed,
         Ok(status) => Outcome::Failed(status.to_string()),
@@ -153,12 +151,27 @@ fn run(name: &str, arguments: &[OsString], environment: &[(&'static str, Option<
     }
 }
 
+/// Gives a command these variables.
+pub(crate) fn set(command: &mut Command, environment: &Environment) {
+    for (variable, value) in environment {
+        match value {
+            Some(value) => command.env(variable, value),
+            None => command.env_remove(variable),
+        };
+    }
+}
+
 /// The cargo that started this program, at the root of the workspace.
-fn cargo() -> Command {
-    let own_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(own_folder.parent().unwrap_or(own_folder));
+    command.current_dir(root());
     command
+}
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    let own_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own_folder.parent().unwrap_or(own_folder).to_owned()
 }
 
 fn words(line: &str) -> Vec<OsString> {

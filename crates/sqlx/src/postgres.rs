@@ -107,6 +107,7 @@ impl Dialect for Postgres {
         // an index, so nothing else is to be considered. Server-side limits, because a dropped future is no way to
         // stop a statement.
         let options = options.disable_statement_logging().options([
+            ("default_transaction_isolation", "read committed"),
             ("jit", "off"),
             ("enable_seqscan", "off"),
             ("enable_bitmapscan", "off"),

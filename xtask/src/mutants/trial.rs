@@ -28,7 +28,12 @@ status-level = \"fail\"
 ";
 
 /// Runs the tests that the filter chooses; `settings` is a file with [`SETTINGS`].
-pub(super) fn run(cargo: &mut Command, settings: &Path, target: &[&str], filter: &str) -> Result<Ended, String> {
+pub(super) fn run(
+    cargo: &mut Command,
+    settings: &Path,
+    target: &[&str],
+    filter: &str,
+) -> Result<Ended, String> {
     let output = cargo
         .args(["nextest", "run", "--all-features"])
         .args(target)

@@ -10,20 +10,21 @@ use std::process::Command;
 use super::list::{Mutant, Program};
 use super::trial::{self, Ended};
 use crate::guard::Guard;
-use crate::stages;
+use crate::stages::{self, Environment};
 
 /// Deletes a folder in which somebody who was interrupted may still write for a moment.
-const DELETE: &str = r#"for pause in 0 1 2 4 8; do sleep $pause; rm -rf "$0" 2>/dev/null && exit; done; rm -rf "$0""#;
+const DELETE: &str =
+    r#"for pause in 0 1 2 4 8; do sleep $pause; rm -rf "$0" 2>/dev/null && exit; done; rm -rf "$0""#;
 
 pub(super) struct Workshop {
     folder: PathBuf,
-    environment: Vec<(&'static str, Option<String>)>,
+    environment: Environment,
     _guard: Guard,
 }
 
 impl Workshop {
     /// Copies the workspace, and hands the environment on to its tests.
-    pub(super) fn open(environment: Vec<(&'static str, Option<String>)>) -> Result<Self, String> {
+    pub(super) fn open(environment: Environment) -> Result<Self, String> {
         let folder = std::env::temp_dir().join(format!("posthaste-mutants-{}", std::process::id()));
         let refused = |error| format!("cannot create {}: {error}", folder.display());
         // Fails on a folder that is there already, which could be anybody's.
@@ -31,7 +32,7 @@ impl Workshop {
         let guard = Guard::finally(Command::new("sh").args(["-c", DELETE]).arg(&folder))
             // No guard took the folder over, so it is still ours to delete.
             .inspect_err(|_| drop(fs::remove_dir(&folder)))?;
-        let workshop = Self { folder, environment, _guard: guard };
+        let workshop = Self { folder: folder.clone(), environment, _guard: guard };
         copy(&stages::root(), &workshop.copy())?;
         fs::create_dir(workshop.scratch()).map_err(refused)?;
         fs::write(workshop.settings(), trial::SETTINGS).map_err(refused)?;
@@ -56,7 +57,11 @@ impl Workshop {
         cargo.current_dir(self.copy());
         stages::set(&mut cargo, &self.environment);
         // Nobody debugs a mutant: what is not written need not be linked.
-        cargo.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_PROFILE_TEST_DEBUG", "0"), ("CARGO_TERM_COLOR", "never")]);
+        cargo.envs([
+            ("CARGO_PROFILE_DEV_DEBUG", "0"),
+            ("CARGO_PROFILE_TEST_DEBUG", "0"),
+            ("CARGO_TERM_COLOR", "never"),
+        ]);
         cargo.env("CARGO_TARGET_DIR", self.folder.join("target")).env("TMPDIR", self.scratch());
         trial::run(&mut cargo, &self.settings(), program.arguments(), filter)
     }
@@ -76,7 +81,8 @@ pub(super) struct Mutation {
 
 impl Mutation {
     fn apply(file: &Path, original: &str, mutated: &str) -> Result<Self, String> {
-        let stale = |what: String| format!("{}: {what}; mutant no longer applies: update the list", file.display());
+        let stale =
+            |what: String| format!("{}: {what}; mutant no longer applies: update the list", file.display());
         let before = fs::read_to_string(file).map_err(|error| stale(error.to_string()))?;
         match before.matches(original).count() {
             1 => {}
@@ -89,7 +95,8 @@ impl Mutation {
 
     /// Writes back what was there.
     pub(super) fn revert(self) -> Result<(), String> {
-        fs::write(&self.file, self.before).map_err(|error| format!("cannot write {}: {error}", self.file.display()))
+        fs::write(&self.file, self.before)
+            .map_err(|error| format!("cannot write {}: {error}", self.file.display()))
     }
 }
 
@@ -136,9 +143,15 @@ mod tests {
         let file = file("stale", "a a b");
         for (original, count) in [("a", 2), ("c", 0)] {
             let refusal = Mutation::apply(&file, original, "x").unwrap_err();
-            assert!(refusal.contains(&format!("occurs {count} times; mutant no longer applies: update the list")));
+            assert!(
+                refusal.contains(&format!("occurs {count} times; mutant no longer applies: update the list"))
+            );
         }
-        assert!(Mutation::apply(&file.with_extension("gone"), "a", "x").unwrap_err().contains("no longer applies"));
+        assert!(
+            Mutation::apply(&file.with_extension("gone"), "a", "x")
+                .unwrap_err()
+                .contains("no longer applies")
+        );
         assert_eq!(fs::read_to_string(&file).unwrap(), "a a b");
         fs::remove_dir_all(file.parent().unwrap()).unwrap();
     }

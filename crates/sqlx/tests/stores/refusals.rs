@@ -137,6 +137,33 @@ async fn a_long_write_lock() {
     fixture.destroy().await;
 }
 
+/// Whatever the server's defaults are, our own connections have what the statements were written for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_server_defaults() {
+    if PgFixture::available() {
+        let fixture = PgFixture::create().await;
+        let pool = fixture.store.pool();
+        let show = |name: &'static str| async move {
+            let mut connection = pool.acquire().await.unwrap();
+            posthaste_sqlx::Postgres::texts(&mut connection, format!("show {name}")).await.unwrap().remove(0)
+        };
+        assert_eq!(show("default_transaction_isolation").await, "read committed");
+        assert_eq!((show("jit").await, show("enable_seqscan").await), ("off".to_owned(), "off".to_owned()));
+        fixture.destroy().await;
+    }
+    if MySqlFixture::available() {
+        let fixture = MySqlFixture::create().await;
+        // A list of a thousand numbers is longer than this.
+        let short = "set session group_concat_max_len = 64".to_owned();
+        posthaste_sqlx::MySql::run(&mut fixture.store.pool().acquire().await.unwrap(), short).await.unwrap();
+        let messages: Vec<_> = (0..1_000).map(|_| NewMessage::bytes("t", "x").build().unwrap()).collect();
+        fixture.store.enqueue(&messages).await.unwrap();
+        let request = ClaimRequest::new(WorkerId::new("w").unwrap()).limit(1_000);
+        assert_eq!(fixture.store.claim(&request).await.unwrap().len(), 1_000);
+        fixture.destroy().await;
+    }
+}
+
 /// A pool without a free connection says so, after its patience and not before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exhausted_pool() {

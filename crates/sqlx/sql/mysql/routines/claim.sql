@@ -22,6 +22,8 @@ begin
     -- Refused, with an error, if the caller has a transaction open: claiming commits.
     set transaction isolation level read committed;
     start transaction;
+    -- MariaDB cuts the lists of numbers below at this length.
+    set session group_concat_max_len = 1048576;
     set v_now = utc_timestamp(6);
 
     -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but

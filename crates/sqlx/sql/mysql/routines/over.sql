@@ -5,6 +5,8 @@ sql security invoker
 begin
     declare v_seqs longtext;
 
+    -- MariaDB cuts the list of numbers below at this length.
+    set session group_concat_max_len = 1048576;
     select json_arrayagg(seq) into v_seqs from (
         (select seq, state, done_at from /*:*/outbox force index (/*+*/outbox_done)
          where state = 2 and done_at < utc_timestamp(6) - interval p_done_us microsecond

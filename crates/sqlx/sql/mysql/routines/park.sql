@@ -11,6 +11,8 @@ begin
 
     set transaction isolation level read committed;
     start transaction;
+    -- MariaDB cuts the lists of numbers below at this length.
+    set session group_concat_max_len = 1048576;
     set v_now = utc_timestamp(6);
 
     select json_arrayagg(seq) into v_holders from (

@@ -11,6 +11,8 @@ sql security invoker
 begin
     declare v_seqs longtext;
 
+    -- MariaDB cuts the list of numbers below at this length.
+    set session group_concat_max_len = 1048576;
     select json_arrayagg(seq) into v_seqs from (
         select o.seq
         from /*:*/outbox o
