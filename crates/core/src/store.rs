@@ -272,8 +272,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - Only what is ready, due, not expired, of one of the topics, and, if it has a key, the first of its key that is
     ///   neither done nor dead (a dead one that holds its key back counts as not over).
     /// - No message is ever returned to two callers at a time.
-    /// - A suspect, that is a message which lost a lease, is claimed alone: after the clean ones, but before them once
-    ///   it has been due for longer than the lease that is asked for.
+    /// - Suspects, that is messages which lost a lease, are claimed one at a time and alone, in the same order: after the
+    ///   clean ones, but before them once the first of them has been due for longer than the lease that is asked for.
     /// - Each message's epoch grows by one.
     /// - A row that cannot be decoded becomes dead, and stops nothing else.
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>>;
@@ -339,7 +339,8 @@ pub trait TransactionalStore: Store {
     ///
     /// # Behavior
     /// - Never begins, commits, rolls back, retries, runs DDL or notifies anybody: what the user does with his
-    ///   transaction, or savepoint, decides about the messages. Outside of a transaction each call is one of its own.
+    ///   transaction, or savepoint, decides about the messages. Outside of a transaction each call is one of its own,
+    ///   unless its batch is too large for one statement.
     /// - One round trip for a batch without duplicates; a long batch may take one more, to prepare its statement.
     /// - A message whose id or dedup key is stored already is not stored again; the answer names the stored one, and
     ///   the user's transaction goes on.

@@ -402,7 +402,7 @@ impl Store for MemoryStore {
         claimable.sort_by_key(|row| (row.record.message.priority, row.record.message.due_at, row.seq()));
         let (clean, suspects): (Vec<&Row>, Vec<&Row>) =
             claimable.into_iter().partition(|row| row.record.message.lease_losses == 0);
-        let overdue = suspects.iter().find(|row| row.record.message.due_at + request.get_lease() < now);
+        let overdue = suspects.first().filter(|row| row.record.message.due_at + request.get_lease() < now);
         let chosen: Vec<i64> = match overdue {
             Some(suspect) => vec![suspect.seq()],
             None if clean.is_empty() => suspects.iter().take(1).map(|row| row.seq()).collect(),

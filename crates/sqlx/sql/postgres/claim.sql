@@ -3,7 +3,8 @@
 -- The index outbox_ready serves it: one range (priority, due_at <= now) per priority that occurs, in the order of the
 -- answer, so that neither scheduled nor finished messages are walked, and outbox_key answers whether it is a message's
 -- turn in its key. The rows are locked in a materialised part before they are changed: the shorter form, an update
--- with `in (select .. limit n for update skip locked)`, may take more than n under a nested loop.
+-- with `in (select .. limit n for update skip locked)`, may take more than n under a nested loop. They are changed by an
+-- array of their numbers: a join may be planned as a walk along the whole primary key.
 -- $1 worker, $2 limit, $3 lease, $4 topics (null with $5 null: all), $5 beginnings of topics
 with recursive
 priorities (priority) as (
@@ -26,7 +27,7 @@ suspect as materialized (
           select from /*:*/outbox e
           where e.key = o.key and e.seq < o.seq
             and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-    order by overdue desc, o.priority, o.due_at, o.seq
+    order by o.priority, o.due_at, o.seq
     limit 1
     for update skip locked
 ),
@@ -52,12 +53,10 @@ clean as materialized (
 taken as (
     update /*:*/outbox o
     set state = 1, epoch = o.epoch + 1, worker = $1::text, leased_until = statement_timestamp() + $3::interval
-    from (
+    where o.seq = any(array(
         select seq from clean
         union all
-        select seq from suspect where overdue or not exists (select from clean)
-    ) picked
-    where o.seq = picked.seq
+        select seq from suspect where overdue or not exists (select from clean)))
     returning o.*
 )
 select seq, epoch, message_id, topic, key, order_policy, payload, content_type, headers, correlation_id, aggregate_type,

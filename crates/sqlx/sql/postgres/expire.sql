@@ -10,6 +10,5 @@ with over as materialized (
 update /*:*/outbox o
 set state = 3, done_at = statement_timestamp(), error_class = 6, last_error = 'expired',
     due_at = case when o.due_at = 'infinity' then statement_timestamp() else o.due_at end
-from over
-where o.seq = over.seq
+where o.seq = any(array(select seq from over))
 returning 1::bigint

@@ -15,5 +15,5 @@ behind as materialized (
     limit $1
     for update of f skip locked
 )
-update /*:*/outbox o set due_at = 'infinity' from behind where o.seq = behind.seq
+update /*:*/outbox o set due_at = 'infinity' where o.seq = any(array(select seq from behind))
 returning 1::bigint

@@ -18,8 +18,7 @@ reaped as (
         last_error = case when o.lease_losses + 1 >= $2::integer then 'crash suspect' else o.last_error end,
         leased_until = null,
         worker = null
-    from lost
-    where o.seq = lost.seq
+    where o.seq = any(array(select seq from lost))
     returning o.state
 )
 select count(*) filter (where state = 0) as ready, count(*) filter (where state = 3) as dead from reaped

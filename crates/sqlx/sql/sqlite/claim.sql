@@ -27,7 +27,7 @@ suspect (seq, overdue) as materialized (
           select 1 from /*:*/outbox e
           where e.key = o.key and e.seq < o.seq
             and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-    order by o.due_at < clock.now - ?3 desc, o.priority, o.due_at, o.seq
+    order by o.priority, o.due_at, o.seq
     limit 1
 ),
 clean (seq) as materialized (

@@ -40,7 +40,7 @@ begin
                           where left(o.topic, length(b.name)) = cast(b.name as binary)))
           and (o.`key` is null or not exists (
               select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
-        order by o.due_at < v_now - interval p_lease_us microsecond desc, o.priority, o.due_at, o.seq
+        order by o.priority, o.due_at, o.seq
         limit 50
     ) suspects;
     select o.seq, o.due_at < v_now - interval p_lease_us microsecond into v_suspect, v_overdue
