@@ -1,4 +1,6 @@
-//! A store over a SQL database: what is the same for all dialects.
+//! A store over a SQL database: what is the same for all dialects, for workers and publishers.
+//!
+//! No SQL is written here, and nothing is retried that runs in a transaction of the user's.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +28,20 @@ use crate::retry::Tries;
 use crate::row::{self, Columns};
 use crate::sql::{Statement, Statements};
 
+/// Runs the body again for as long as it loses conflicts with other transactions.
+macro_rules! retrying {
+    ($body:expr) => {{
+        let mut tries = Tries::default();
+        loop {
+            match $body.await {
+                Err(error) if tries.again(&error).await => {}
+                outcome => break outcome,
+            }
+        }
+    }};
+}
+pub(crate) use retrying;
+
 /// A store over a SQL database; `PgStore`, `MySqlStore` and `SqliteStore` are its names.
 ///
 /// Cloning it is cheap, and all clones share one pool of connections.
@@ -34,7 +50,7 @@ pub struct SqlStore<D: Dialect>(Arc<Inner<D>>);
 struct Inner<D: Dialect> {
     pool: Pool<D::Db>,
     naming: Naming,
-    pub(crate) statements: Statements,
+    statements: Statements,
     keep_done: bool,
     endpoint: String,
 }
@@ -187,13 +203,7 @@ impl<D: Dialect> SqlStore<D> {
         statement: &Statement,
         args: &[Arg<'_>],
     ) -> Result<Vec<<D::Db as Database>::Row>> {
-        let mut tries = Tries::default();
-        loop {
-            match self.fetch_once(operation, statement, args).await {
-                Err(error) if tries.again(&error).await => {}
-                outcome => return outcome,
-            }
-        }
+        retrying!(self.fetch_once(operation, statement, args))
     }
 
     async fn fetch_once(
@@ -331,20 +341,6 @@ fn chunks<D: Dialect>(messages: &[NewMessage]) -> Vec<&[NewMessage]> {
     chunks.push(&messages[start..]);
     chunks
 }
-
-/// Runs the body again for as long as it loses conflicts with other transactions.
-macro_rules! retrying {
-    ($body:expr) => {{
-        let mut tries = Tries::default();
-        loop {
-            match $body.await {
-                Err(error) if tries.again(&error).await => {}
-                outcome => break outcome,
-            }
-        }
-    }};
-}
-pub(crate) use retrying;
 
 #[async_trait]
 impl<D: Dialect> Store for SqlStore<D> {

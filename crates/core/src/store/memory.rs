@@ -3,6 +3,8 @@
 //! It is always compiled, for users' tests and for simulation, and never a substitute for testing against a real
 //! database. Nothing here may be clever: other stores are compared with it, row by row.
 
+mod admin;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -15,9 +17,7 @@ use crate::id::{Lease, MessageId, WorkItemId, WorkerId};
 use crate::message::{Enqueued, Message, NewMessage, When};
 use crate::order::OrderPolicy;
 use crate::outcome::{Failure, FailureClass, MAX_LEASE_LOSSES, Outcome, Settled, Settlement, State};
-use crate::store::admin::{
-    Change, Count, Cursor, Filter, HistoryEntry, Listing, MAX_PAGE, Record, Stats, StoreAdmin, TopicCount,
-};
+use crate::store::admin::{HistoryEntry, Record};
 use crate::store::{
     Birth, ClaimRequest, MAX_BATCH, MAX_PRUNE_BATCH, Reaped, Retention, Store, TransactionalStore,
     check_batch, check_lease, distinct,
@@ -208,18 +208,6 @@ impl Row {
             Outcome::Fail { failure } => self.die(now, failure),
         }
     }
-
-    fn note(&mut self, now: SystemTime, action: &str, change: &Change) {
-        self.history.push(HistoryEntry {
-            at: now,
-            action: action.to_owned(),
-            by: change.by().to_owned(),
-            why: change.why().to_owned(),
-            attempts: self.record.message.attempts,
-            lease_losses: self.record.message.lease_losses,
-            last_error: self.record.last_error.clone(),
-        });
-    }
 }
 
 impl Queue {
@@ -289,15 +277,6 @@ impl Queue {
             }
         }
     }
-
-    fn select(&self, change: &Change, eligible: impl Fn(&Row) -> bool) -> Vec<i64> {
-        let matching = self.rows.values().filter(|row| eligible(row) && matches(change.filter(), None, row));
-        matching.take(change.get_limit() as usize).map(Row::seq).collect()
-    }
-
-    fn ids(&self, seqs: &[i64]) -> Vec<MessageId> {
-        seqs.iter().filter_map(|seq| self.rows.get(seq)).map(|row| row.record.message.id).collect()
-    }
 }
 
 fn find_twin<'a>(
@@ -307,20 +286,6 @@ fn find_twin<'a>(
 ) -> Option<MessageId> {
     rows.find(|row| row.record.message.id == id || (dedup.is_some() && row.dedup.as_ref() == dedup))
         .map(|row| row.record.message.id)
-}
-
-fn matches(filter: &Filter, after: Option<Cursor>, row: &Row) -> bool {
-    let Record { message, state, error_class, .. } = &row.record;
-    after.is_none_or(|cursor| message.item > cursor.item())
-        && filter.state.is_none_or(|wanted| wanted == *state)
-        && filter.topics.contains(message.topic.as_str())
-        && filter.key.as_ref().is_none_or(|key| message.key.as_ref() == Some(key))
-        && filter.tenant_id.as_ref().is_none_or(|id| message.tenant_id.as_ref() == Some(id))
-        && filter.correlation_id.as_ref().is_none_or(|id| message.correlation_id.as_ref() == Some(id))
-        && filter.class.is_none_or(|class| *error_class == Some(class))
-        && filter.created_from.is_none_or(|from| message.created_at >= from)
-        && filter.created_before.is_none_or(|before| message.created_at < before)
-        && (filter.ids.is_empty() || filter.ids.contains(&message.id))
 }
 
 fn row_of(message: &NewMessage, seq: i64, now: SystemTime, birth: Birth<'_>) -> Result<Row> {
@@ -563,97 +528,5 @@ impl TransactionalStore for MemoryStore {
         birth: Birth<'_>,
     ) -> Result<Vec<Enqueued>> {
         self.lock().place(messages, &mut transaction.pending, self.clock.now(), birth)
-    }
-}
-
-#[async_trait]
-impl StoreAdmin for MemoryStore {
-    async fn stats(&self) -> Result<Stats> {
-        let now = self.clock.now();
-        let queue = self.lock();
-        let mut stats = Stats::default();
-        let mut topics: BTreeMap<(String, State), u64> = BTreeMap::new();
-        for Row { record, .. } in queue.rows.values() {
-            let count = match record.state {
-                State::Ready if record.parked => &mut stats.parked,
-                State::Ready if record.message.due_at > now => &mut stats.scheduled,
-                State::Ready => &mut stats.ready,
-                State::Leased => &mut stats.leased,
-                State::Done => &mut stats.done,
-                State::Dead => &mut stats.dead,
-            };
-            count.value += 1;
-            if record.state != State::Done {
-                *topics.entry((record.message.topic.to_string(), record.state)).or_default() += 1;
-            }
-        }
-        let Stats { ready, scheduled, parked, leased, done, dead, .. } = &mut stats;
-        for count in [ready, scheduled, parked, leased, done, dead] {
-            count.exact = true;
-        }
-        stats.topics = topics
-            .into_iter()
-            .map(|((topic, state), value)| TopicCount { topic, state, count: Count { value, exact: true } })
-            .collect();
-        let due = queue.rows.values().filter(|row| row.is_due(now)).map(|row| row.record.message.due_at);
-        stats.oldest_ready = due.min().map(|oldest| now.duration_since(oldest).unwrap_or_default());
-        Ok(stats)
-    }
-
-    async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: u32) -> Result<Listing> {
-        check_batch("page", limit, MAX_PAGE)?;
-        filter.check()?;
-        let queue = self.lock();
-        let mut rows = queue.rows.values().filter(|row| matches(filter, after, row));
-        let records: Vec<Record> = rows.by_ref().take(limit as usize).map(|row| row.record.clone()).collect();
-        let next =
-            records.last().filter(|_| rows.next().is_some()).map(|last| Cursor::after(last.message.item));
-        Ok(Listing { records, next })
-    }
-
-    async fn show(&self, id: MessageId) -> Result<Option<(Record, Vec<HistoryEntry>)>> {
-        let queue = self.lock();
-        let row = queue.rows.values().find(|row| row.record.message.id == id);
-        Ok(row.map(|row| (row.record.clone(), row.history.clone())))
-    }
-
-    async fn requeue(&self, change: &Change) -> Result<Vec<MessageId>> {
-        change.check()?;
-        let now = self.clock.now();
-        let mut queue = self.lock();
-        let seqs = queue.select(change, |row| row.record.state == State::Dead);
-        let ids = queue.ids(&seqs);
-        for seq in seqs.into_iter().filter(|_| !change.is_dry_run()) {
-            let Some(row) = queue.rows.get_mut(&seq) else { continue };
-            row.note(now, "requeue", change);
-            row.record.state = State::Ready;
-            row.record.done_at = None;
-            row.record.message.attempts = 0;
-            row.record.message.lease_losses = 0;
-            row.record.message.due_at = now;
-            if row.is_expired(now) {
-                row.record.message.expires_at = None;
-            }
-            let key = row.record.message.key.clone();
-            queue.unpark_behind(seq, key.as_deref(), now);
-        }
-        Ok(ids)
-    }
-
-    async fn bury(&self, change: &Change) -> Result<Vec<MessageId>> {
-        change.check()?;
-        let now = self.clock.now();
-        let mut queue = self.lock();
-        let seqs = queue.select(change, |row| row.record.state == State::Ready || row.record.holds_key());
-        let ids = queue.ids(&seqs);
-        for seq in seqs.into_iter().filter(|_| !change.is_dry_run()) {
-            let Some(row) = queue.rows.get_mut(&seq) else { continue };
-            row.note(now, "bury", change);
-            let text = format!("buried by {}: {}", change.by(), change.why());
-            row.die(now, &Failure::new(FailureClass::Buried, text));
-            let key = row.record.message.key.clone();
-            queue.unpark_behind(seq, key.as_deref(), now);
-        }
-        Ok(ids)
     }
 }
