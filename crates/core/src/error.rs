@@ -54,7 +54,7 @@ impl fmt::Display for ErrorKind {
         f.write_str(match self {
             Self::InvalidInput => "invalid input",
             Self::NotFound => "not found",
-            Self::Codec => "not encodable",
+            Self::Codec => "encoding error",
             Self::Configuration => "invalid configuration",
             Self::SchemaMissing => "schema missing",
             Self::SchemaTooNew => "schema too new",
@@ -180,17 +180,22 @@ impl fmt::Display for Error {
     }
 }
 
-/// The same as `Display`, then the messages of the sources. A source's own `Debug` is never used: drivers put rows,
+/// The same as `Display`, then what the sources have to add. A source's own `Debug` is never used: drivers put rows,
 /// and with them payloads, into theirs.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")?;
+        let mut text = self.to_string();
         let mut source = self.source();
         while let Some(error) = source {
-            write!(f, ": {error}")?;
+            let more = error.to_string();
+            // Drivers repeat themselves from layer to layer.
+            if !text.contains(&more) && !more.contains(&self.0.message) {
+                text.push_str(": ");
+                text.push_str(&more);
+            }
             source = error.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 

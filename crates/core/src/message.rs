@@ -33,7 +33,7 @@ pub const JSON: &str = "application/json";
 pub const OCTET_STREAM: &str = "application/octet-stream";
 
 /// The longest delay, and the most distant time, that every database can add up and store.
-const MAX_DELAY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+pub(crate) const MAX_DELAY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 const MAX_TIME: Duration = Duration::from_secs(253_370_764_800); // the year 9999
 
 /// Text pairs that travel with a message.
@@ -289,7 +289,7 @@ impl MessageBuilder {
         self
     }
 
-    /// The ordering key: messages of one key are delivered one at a time, in the order of enqueueing.
+    /// The ordering key: messages of one key are delivered one at a time, in the order of enqueueing, whatever their topics.
     /// At most 255 bytes; empty means none. Default: none, or the event's.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.message.key = Some(key.into());
@@ -303,7 +303,7 @@ impl MessageBuilder {
     }
 
     /// A second message with the same dedup key is not stored as long as the first one is; publishing it returns the
-    /// first one's id. Any length; only its hash is kept. Empty means none.
+    /// first one's id. While the transaction that publishes the first is open, the second waits for it. Any length; only its hash is kept. Empty means none.
     pub fn dedup_key(mut self, key: impl AsRef<[u8]>) -> Self {
         let key = key.as_ref();
         self.message.dedup = (!key.is_empty()).then(|| Sha256::digest(key).into());

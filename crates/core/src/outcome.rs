@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::Lease;
+use crate::message::MAX_DELAY;
 use crate::text;
 
 /// The most bytes of a stored error text.
@@ -223,10 +224,11 @@ impl Outcome {
         }
     }
 
-    /// How long until it may be claimed again.
+    /// How long until it may be claimed again: at most 100 years, which every database can add to its clock. What a
+    /// worker decided cannot fail because of a number.
     pub fn delay(&self) -> Duration {
         match self {
-            Self::Abandon { delay, .. } | Self::Defer { delay } => *delay,
+            Self::Abandon { delay, .. } | Self::Defer { delay } => (*delay).min(MAX_DELAY),
             _ => Duration::ZERO,
         }
     }

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 
 use crate::error::{Error, Result};
 use crate::id::{Lease, WorkerId};
-use crate::message::{Enqueued, Message, NewMessage, When};
+use crate::message::{Enqueued, MAX_DELAY, Message, NewMessage, When};
 use crate::outcome::{Settled, Settlement};
 use crate::topic::Topics;
 pub use admin::StoreAdmin;
@@ -219,7 +219,7 @@ impl Retention {
         self
     }
 
-    /// Messages are moved to the archive table instead of being deleted.
+    /// Messages are moved to the archive table instead of being deleted; what operators did to them is kept, too.
     #[must_use]
     pub const fn archive(mut self) -> Self {
         self.archive = true;
@@ -227,13 +227,13 @@ impl Retention {
     }
 
     /// How long done messages are kept.
-    pub const fn get_done(&self) -> Duration {
-        self.done
+    pub fn get_done(&self) -> Duration {
+        self.done.min(MAX_DELAY)
     }
 
     /// How long dead messages are kept; none is for ever.
-    pub const fn get_dead(&self) -> Option<Duration> {
-        self.dead
+    pub fn get_dead(&self) -> Option<Duration> {
+        self.dead.map(|keep| keep.min(MAX_DELAY))
     }
 
     /// Whether messages are archived.

@@ -38,6 +38,9 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
 
     #[doc(hidden)]
     const FILES: Files;
+    /// How its URLs begin.
+    #[doc(hidden)]
+    const SCHEMES: &'static [&'static str];
     #[doc(hidden)]
     const QUOTE: char;
     #[doc(hidden)]
@@ -59,6 +62,11 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     #[doc(hidden)]
     fn check_naming(naming: &Naming) -> Result<()> {
         let _ = naming;
+        Ok(())
+    }
+    #[doc(hidden)]
+    fn check_options(options: &ConnectOptions<Self>) -> Result<()> {
+        let _ = options;
         Ok(())
     }
     /// Where the database is, without any secret.

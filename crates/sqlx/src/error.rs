@@ -45,7 +45,9 @@ pub(crate) fn wrap(
             error.to_string(),
         ),
         SqlxError::Tls(error) => (
-            Verdict::new(ErrorKind::Unavailable).or("check the certificate, the host's name and sslmode"),
+            Verdict::new(ErrorKind::Unavailable).or(
+                "check the certificate, the host's name and sslmode, and that one of sqlx's tls features is turned on",
+            ),
             error.to_string(),
         ),
         SqlxError::PoolTimedOut => (

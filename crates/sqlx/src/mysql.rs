@@ -50,6 +50,7 @@ impl Dialect for MySql {
             "park", "over", "list", "select", "stats", "topics",
         ]
     );
+    const SCHEMES: &'static [&'static str] = &["mysql", "mariadb"];
     const QUOTE: char = '`';
     const DEFAULT_SCHEMA: Option<&'static str> = None;
     const DEFAULT_PREFIX: &'static str = "posthaste_";

@@ -64,8 +64,8 @@ const EPOCH_2000: i64 = 946_684_800_000_000;
 impl Dialect for Postgres {
     type Db = sqlx_postgres::Postgres;
 
-    const FILES: Files =
-        files!("postgres", migrations: ["0001_outbox"], routines: ["claim", "settle", "keep", "enqueue"]);
+    const FILES: Files = files!("postgres", migrations: ["0001_outbox"], routines: ["check", "claim", "settle", "keep", "enqueue"]);
+    const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = Some("posthaste");
     const DEFAULT_PREFIX: &'static str = "";
@@ -87,6 +87,11 @@ impl Dialect for Postgres {
             "53300" => Verdict::new(ErrorKind::Busy)
                 .or("lower the pools' sizes or raise the server's max_connections"),
             "53100" | "53200" => Verdict::new(ErrorKind::Full),
+            "25P02" => Verdict::new(ErrorKind::Database)
+                .or("an earlier statement of this transaction failed: roll it back, to a savepoint or whole"),
+            "25006" => Verdict::new(ErrorKind::Permission)
+                .or("connect to the primary, in a transaction that may write"),
+            "42939" => Verdict::new(ErrorKind::Configuration).or("choose another schema name"),
             "57P01" | "57P02" | "57P03" => Verdict::new(ErrorKind::Unavailable),
             _ if code.starts_with("28") => Verdict::new(ErrorKind::Permission),
             _ if code.starts_with("08") => Verdict::new(ErrorKind::Unavailable),

@@ -86,16 +86,17 @@ pub(crate) fn message(row: &impl Columns) -> Result<Message> {
 
 /// A record: a message, and columns 20 to 27.
 pub(crate) fn record(row: &impl Columns) -> Result<Record> {
-    let worker = |name: Option<String>| name.map(WorkerId::new).transpose();
+    // Facts for people to read: one that makes no sense must not hide the record.
+    let worker = |name: Option<String>| name.and_then(|name| WorkerId::new(name).ok());
     Ok(Record {
         message: message(row)?,
         state: State::from_code(row.small(20)?)?,
         parked: row.bool(21)?,
         leased_until: row.opt_time(22)?,
-        worker: worker(row.opt_text(23)?)?,
+        worker: worker(row.opt_text(23)?),
         done_at: row.opt_time(24)?,
-        done_by: worker(row.opt_text(25)?)?,
-        error_class: row.opt_small(26)?.map(FailureClass::from_code).transpose()?,
+        done_by: worker(row.opt_text(25)?),
+        error_class: row.opt_small(26)?.and_then(|code| FailureClass::from_code(code).ok()),
         last_error: row.opt_text(27)?,
     })
 }

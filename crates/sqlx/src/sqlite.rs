@@ -42,6 +42,11 @@ pub struct Sqlite;
 
 impl sealed::Sealed for Sqlite {}
 
+const WRITE_FIRST: &str = "another connection holds the write lock: commit sooner, and begin transactions that will write \
+                           with BEGIN IMMEDIATE";
+const NO_FILE: &str = "check the path and the folder's permissions; a missing file is created by SqliteStore::open, or by \
+                       ?mode=rwc in the URL";
+
 impl SqliteStore {
     /// A store in this file, which is created if it is missing; the tables are not: see [`migrate`](Self::migrate).
     pub async fn open(file: impl AsRef<Path>) -> Result<Self> {
@@ -55,6 +60,7 @@ impl Dialect for Sqlite {
     type Db = sqlx_sqlite::Sqlite;
 
     const FILES: Files = files!("sqlite", migrations: ["0001_outbox"], routines: []);
+    const SCHEMES: &'static [&'static str] = &["sqlite"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = None;
     const DEFAULT_PREFIX: &'static str = "posthaste_";
@@ -67,15 +73,13 @@ impl Dialect for Sqlite {
         let code: i32 = error.code().unwrap_or(Cow::Borrowed("")).parse().unwrap_or_default();
         match (code & 0xff, code) {
             // The snapshot is older than another's write: only a new transaction can go on.
-            (_, 517) => Verdict::new(ErrorKind::Conflict),
-            (5 | 6, _) => Verdict::new(ErrorKind::Busy)
-                .or("another connection holds the write lock for long: commit sooner"),
+            (_, 517) => Verdict::new(ErrorKind::Conflict).or(WRITE_FIRST),
+            (5 | 6, _) => Verdict::new(ErrorKind::Busy).or(WRITE_FIRST),
             (13, _) => Verdict::new(ErrorKind::Full),
             (3 | 8 | 23, _) => {
                 Verdict::new(ErrorKind::Permission).or("check the file's and its folder's permissions")
             }
-            (14, _) => Verdict::new(ErrorKind::Configuration)
-                .or("check the path; SqliteStore::open creates a missing file"),
+            (14, _) => Verdict::new(ErrorKind::Configuration).or(NO_FILE),
             (10, _) => Verdict::new(ErrorKind::Unavailable),
             (18, _) => Verdict::new(ErrorKind::InvalidInput).or("make the payload smaller"),
             (26, _) => {
@@ -94,6 +98,16 @@ impl Dialect for Sqlite {
             Some(_) => Err(Error::new(ErrorKind::Configuration, "SQLite has no schemas")
                 .with_remedy("leave the schema out, and use the table prefix")),
         }
+    }
+
+    fn check_options(options: &SqliteConnectOptions) -> Result<()> {
+        let file = options.get_filename().to_string_lossy();
+        if !file.is_empty() && file != ":memory:" && !file.contains("sqlx-in-memory") {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Configuration, "a database in memory is another one for every connection")
+            .during("connect")
+            .with_remedy("name a file, or use MemoryStore"))
     }
 
     fn endpoint(options: &SqliteConnectOptions) -> String {

@@ -79,11 +79,21 @@ impl<D: Dialect> SqlStore<D> {
 
     /// The same with settings.
     pub async fn connect_with(url: &str, options: &StoreOptions) -> Result<Self> {
+        let scheme = url.split(':').next().unwrap_or_default();
+        if !D::SCHEMES.contains(&scheme) {
+            let known = D::SCHEMES.join(":// or ");
+            return Err(Error::new(ErrorKind::Configuration, "the URL is not one of this database")
+                .during("connect")
+                .with_remedy(format!("begin it with {known}://, or use the store of the other database")));
+        }
         // The driver's own message may quote the URL, and with it a password.
         let parsed = url.parse::<ConnectOptions<D>>().map_err(|_| {
             Error::new(ErrorKind::Configuration, "the database URL cannot be understood")
                 .during("connect")
-                .with_remedy("write it like postgres://user:password@host:5432/database, mysql://… or sqlite://file.db")
+                .with_remedy(
+                    "write it like postgres://user:password@host:5432/database, mysql://… or sqlite://file.db, and check \
+                     its port and options",
+                )
         })?;
         Self::open_with(parsed, options).await
     }
@@ -91,6 +101,8 @@ impl<D: Dialect> SqlStore<D> {
     /// The same with the driver's own options instead of a URL.
     pub async fn open_with(connect: ConnectOptions<D>, options: &StoreOptions) -> Result<Self> {
         options.check()?;
+        Self::naming(options)?;
+        D::check_options(&connect)?;
         let endpoint = D::endpoint(&connect);
         let pool = PoolOptions::<D::Db>::new()
             .max_connections(options.max_connections)
@@ -104,7 +116,14 @@ impl<D: Dialect> SqlStore<D> {
             });
         let (connect, pool) = D::own_connections(connect, pool);
         // The pool waits for a server that refuses connections; a first one of our own tells at once.
-        let first = Connection::<D>::connect_with(&connect).await;
+        let first =
+            tokio::time::timeout(options.acquire_timeout, Connection::<D>::connect_with(&connect)).await;
+        let first = first.map_err(|_| {
+            Error::new(ErrorKind::Unavailable, "nobody answered in time")
+                .during("connect")
+                .with_context("database", &endpoint)
+                .with_remedy("check the host and the port, and that such a database listens there")
+        })?;
         let first = first.map_err(|error| wrap("connect", &endpoint, D::judge, error))?;
         first.close().await.map_err(|error| wrap("connect", &endpoint, D::judge, error))?;
         Self::build(pool.connect_lazy_with(connect), endpoint, options)
@@ -301,7 +320,9 @@ impl<D: Dialect> SqlStore<D> {
             D::execute(&mut tx, archive, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
         }
         D::execute(&mut tx, prune, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
-        D::execute(&mut tx, forget, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
+        if !retention.is_archive() {
+            D::execute(&mut tx, forget, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
+        }
         self.unpark("prune", &mut tx, &given_up).await?;
         self.commit("prune", tx).await?;
         Ok(seqs.len() as u64)

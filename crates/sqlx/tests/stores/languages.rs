@@ -185,6 +185,29 @@ async fn whole_life<D: Backend>(fixture: SqlFixture<D>, sql: Spelling) {
         (Some("customer-1"), "order.placed")
     );
 
+    // A topic that ends in * is the beginning of one, as in Rust.
+    client.run(&(sql.enqueue)("pattern.one", "x", "", ""));
+    client.run(&(sql.enqueue)("plain", "x", "", ""));
+    let claim_some = |topics: &[&str]| -> Vec<String> {
+        let (list, json) = (topics.join("','"), format!("[\"{}\"]", topics.join("\",\"")));
+        let call = match D::NAME {
+            "postgres" => {
+                format!("select topic, seq, epoch from claim('shell', 10, '1 minute', array['{list}'])")
+            }
+            _ => format!("call posthaste_claim('shell', 10, 60000000, '{json}', null)"),
+        };
+        client
+            .run(&call)
+            .iter()
+            .flatten()
+            .filter(|text| text.contains("pattern.") || *text == "plain")
+            .cloned()
+            .collect()
+    };
+    assert_eq!(claim_some(&["other.*", "other"]), Vec::<String>::new());
+    assert_eq!(claim_some(&["pattern.*"]), ["pattern.one"]);
+    assert_eq!(claim_some(&["other", "*"]), ["plain"]);
+
     // From there to here, and back.
     client.run(&(sql.enqueue)("greeting", "{\"text\":\"hello\"}", "", ""));
     let outbox = Outbox::builder(fixture.store.clone()).build().await.unwrap();
@@ -246,6 +269,18 @@ async fn postgres_functions_refuse_bad_input() {
         ("select enqueue('t', 'x', headers => '[1]')", "headers are not a JSON object of texts"),
         ("select enqueue('t', 'x', headers => '{\"a\": 1}')", "headers are not a JSON object of texts"),
         ("select enqueue('t', 'x', order_policy => 'maybe')", "order_policy is maybe"),
+        ("select enqueue('t', 'x', priority => 40000)", "priority is 40000"),
+        ("select enqueue('t', 'x', delay => '-1 hour')", "delay is -01:00:00"),
+        ("select enqueue('t', 'x', expires_in => '200 years')", "expires_in is 200 years"),
+        ("select claim('', 1)", "worker has 0 bytes"),
+        ("select claim('w', null)", "max_messages is null"),
+        ("select claim('w', 1, null)", "lease is null"),
+        ("select claim('w', 1, '-1 hour')", "lease is -01:00:00"),
+        ("select renew(1, 1, '100 years')", "lease is 100 years"),
+        ("select defer(1, 1, null)", "delay is null"),
+        ("select abandon(1, 1, 'x', '-1 hour')", "delay is -01:00:00"),
+        ("select abandon(1, 1, 'x', class => 99)", "class is 99"),
+        ("select fail(1, 1, 'x', 0)", "class is 0"),
     ];
     refusals(fixture, client, &calls).await;
 }
@@ -280,6 +315,23 @@ async fn mysql_procedures_refuse_bad_input() {
         ("call posthaste_enqueue('t', 'x', '{\"order\": \"maybe\"}', @id, @dup)", "order is none of block"),
         ("call posthaste_enqueue('t', 'x', '{\"kee\": \"k\"}', @id, @dup)", "unknown option kee"),
         ("call posthaste_enqueue('t', 'x', 'no json', @id, @dup)", "options are not a JSON object"),
+        (
+            "call posthaste_enqueue('t', 'x', '{\"message_id\": \"order-1\"}', @id, @dup)",
+            "message_id: give it a UUID",
+        ),
+        ("call posthaste_enqueue('t', 'x', '{\"priority\": \"high\"}', @id, @dup)", "priority: give it"),
+        ("call posthaste_enqueue('t', 'x', '{\"priority\": 100000}', @id, @dup)", "priority: give it"),
+        ("call posthaste_enqueue('t', 'x', '{\"delay_us\": -1}', @id, @dup)", "delay_us: give it"),
+        ("call posthaste_enqueue('t', 'x', '{\"expires_us\": \"abc\"}', @id, @dup)", "expires_us: give it"),
+        ("call posthaste_enqueue('t', 'x', '{\"dedup_key\": [1]}', @id, @dup)", "dedup_key: give it a text"),
+        ("call posthaste_claim('', 1, 1000000, null, null)", "worker: give it"),
+        ("call posthaste_claim('w', null, 1000000, null, null)", "limit: give it"),
+        ("call posthaste_claim('w', 1, null, null, null)", "lease: give it"),
+        ("call posthaste_claim('w', 1, 1000000, 'order.placed', null)", "topics: give a JSON array"),
+        ("call posthaste_renew('[[1, 1]]', 0)", "lease: give it"),
+        ("call posthaste_defer(1, 1, null)", "give a delay"),
+        ("call posthaste_abandon(1, 1, 'x', null, 77, 10)", "class of 1 to 5"),
+        ("call posthaste_fail(1, 1, 'x', 0)", "class of 1 to 5"),
         // Claiming commits; in an open transaction that would commit the caller's work.
         ("start transaction; call posthaste_claim('w', 1, 1000000, null, null)", "1568"),
     ];

@@ -30,15 +30,29 @@ fn says<T: std::fmt::Debug>(outcome: Result<T, Error>, kind: ErrorKind, texts: &
 #[tokio::test]
 async fn wrong_urls() {
     for url in [format!("postgres://u:{SECRET}@host:port/db"), format!("nonsense {SECRET}"), String::new()] {
+        says(PgStore::connect(&url).await, ErrorKind::Configuration, &["URL", "postgres://"]);
         says(
-            PgStore::connect(&url).await,
+            MySqlStore::connect(&url).await,
             ErrorKind::Configuration,
-            &["URL", "postgres://user:password@host"],
+            &["begin it with mysql:// or mariadb://"],
         );
-        says(MySqlStore::connect(&url).await, ErrorKind::Configuration, &["URL"]);
     }
+    let other = PgStore::connect(&format!("mysql://u:{SECRET}@127.0.0.1/db")).await;
+    says(other, ErrorKind::Configuration, &["not one of this database", "postgres:// or postgresql://"]);
+    let memory = SqliteStore::connect("sqlite::memory:").await;
+    says(memory, ErrorKind::Configuration, &["another one for every connection", "MemoryStore"]);
     let missing = SqliteStore::connect("sqlite:///nowhere/at/all.db").await;
-    says(missing, ErrorKind::Configuration, &["/nowhere/at/all.db", "SqliteStore::open creates"]);
+    says(missing, ErrorKind::Configuration, &["/nowhere/at/all.db", "created by SqliteStore::open"]);
+}
+
+/// A port where something else listens, and says nothing, is told within the patience that was given.
+#[tokio::test]
+async fn silent_servers() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let options = StoreOptions::new().acquire_timeout(Duration::from_millis(200));
+    let silent = MySqlStore::connect_with(&format!("mysql://u:{SECRET}@127.0.0.1:{port}/db"), &options).await;
+    says(silent, ErrorKind::Unavailable, &["nobody answered in time", "check the host and the port"]);
 }
 
 /// A server that is not there is told at once, with where it should be, not after the pool's patience.

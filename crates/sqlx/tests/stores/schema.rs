@@ -385,6 +385,44 @@ async fn roles_can_do_their_own_work_only() {
     fixture.destroy().await;
 }
 
+/// OBX-123, OBX-124: on MySQL and MariaDB a publisher needs no more than docs/roles.md says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mysql_publisher_needs_little() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    let user = &unique()[..16];
+    let database = fixture.url.rsplit('/').next().unwrap();
+    for sql in [
+        format!("create user '{user}'@'%' identified by 'pw'"),
+        format!("grant insert on {database}.posthaste_outbox to '{user}'@'%'"),
+        format!(
+            "grant select (seq, message_id, dedup, no_dedup, epoch) on {database}.posthaste_outbox to '{user}'@'%'"
+        ),
+        format!("grant select on {database}.posthaste_outbox_version to '{user}'@'%'"),
+        format!("grant execute on procedure {database}.posthaste_enqueue to '{user}'@'%'"),
+    ] {
+        fixture.run(sql).await;
+    }
+    let url = fixture.url.replace("root@", &format!("{user}:pw@"));
+    let store = SqlStore::<MySql>::connect(&url).await.unwrap();
+    store.check().await.unwrap();
+    let message = || NewMessage::bytes("t", "secret").dedup_key("once").build().unwrap();
+    store.enqueue(&[message(), NewMessage::bytes("t", "x").build().unwrap()]).await.unwrap();
+    assert!(store.enqueue(&[message()]).await.unwrap()[0].is_duplicate());
+    store
+        .pool()
+        .execute("call posthaste_enqueue('t', 'x', '{\"dedup_key\": \"twice\"}', @id, @duplicate)")
+        .await
+        .unwrap();
+    let error = store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
+    store.close().await;
+    fixture.run(format!("drop user '{user}'@'%'")).await;
+    fixture.destroy().await;
+}
+
 /// Names from configuration are checked, and those of roles with them.
 #[test]
 fn hostile_names_are_refused() {

@@ -8,6 +8,9 @@ create procedure /*:*/abandon(
 modifies sql data
 sql security invoker
 begin
+    if not coalesce(p_class between 1 and 5 and p_max_attempts >= 1 and coalesce(p_delay_us, 0) between 0 and 3153600000000000, false) then
+        signal sqlstate '22023' set message_text = 'give a class of 1 to 5, at least 1 attempt, and a delay of at most 100 years or null';
+    end if;
     if p_delay_us is null then
         select cast(least(pow(2, least(attempts + 1, 10)), 60) * (0.5 + rand()) * 1000000 as signed)
         into p_delay_us from /*:*/outbox where seq = p_item;

@@ -4,6 +4,7 @@
 -- the order of the answer. Candidates are read without a lock and then locked by primary key, where their conditions are
 -- looked at again: a locking read along the index keeps the index entries of the rows that it skips, and two claims that
 -- do so deadlock. What others hold is skipped, and the walk goes on behind it.
+-- p_topics: a JSON array of topics, in full or as order.*; null means all.
 create procedure /*:*/claim(
     in p_worker varchar(100) character set utf8mb4, in p_limit int, in p_lease_us bigint,
     in p_topics longtext character set utf8mb4, in p_prefixes longtext character set utf8mb4
@@ -17,7 +18,21 @@ begin
     declare v_overdue boolean default false;
     declare v_priority, v_round int;
     declare v_left int default p_limit;
+    declare v_fault varchar(200);
     declare exit handler for sqlexception begin rollback; resignal; end;
+
+    set v_fault = case
+        when coalesce(length(p_worker), 0) not between 1 and 100 then 'worker: give it 1 to 100 bytes'
+        when coalesce(p_limit, 0) not between 1 and 10000 then 'limit: give it 1 to 10000'
+        when coalesce(p_lease_us, 0) not between 1000 and 86400000000 then 'lease: give it 1 ms to 24 h, in microseconds'
+        when p_topics is not null and if(json_valid(p_topics), json_type(p_topics), '') <> 'ARRAY'
+            then 'topics: give a JSON array of texts, or null for all'
+        when p_prefixes is not null and if(json_valid(p_prefixes), json_type(p_prefixes), '') <> 'ARRAY'
+            then 'beginnings of topics: give a JSON array of texts, or null'
+        end;
+    if v_fault is not null then
+        signal sqlstate '22023' set message_text = v_fault;
+    end if;
 
     -- Refused, with an error, if the caller has a transaction open: claiming commits.
     set transaction isolation level read committed;
@@ -25,6 +40,14 @@ begin
     -- MariaDB cuts the lists of numbers below at this length.
     set session group_concat_max_len = 1048576;
     set v_now = utc_timestamp(6);
+
+    -- A topic that ends in * is the beginning of one, as in order.*
+    if p_topics like '%*"%' then
+        select json_merge_preserve(coalesce(p_prefixes, '[]'), json_arrayagg(left(t.name, char_length(t.name) - 1)))
+        into p_prefixes
+        from json_table(p_topics, '$[*]' columns (name varchar(255) character set utf8mb4 path '$')) t
+        where t.name like '%*';
+    end if;
 
     -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but
     -- before them once it has waited for longer than the lease, so that a steady load cannot starve it.

@@ -49,6 +49,20 @@ begin
         when length(p_payload) > v_max_payload
             then concat('payload has ', length(p_payload), ' bytes, the limit is ', v_max_payload)
         when v_policy < 0 then 'order is none of block, park and skip'
+        when json_type(json_extract(v_options, '$.priority')) not in ('INTEGER', 'NULL')
+             or json_extract(v_options, '$.priority') not between -32768 and 32767
+            then 'priority: give it -32768 to 32767'
+        when json_type(json_extract(v_options, '$.delay_us')) not in ('INTEGER', 'NULL')
+             or json_extract(v_options, '$.delay_us') not between 0 and 3153600000000000
+            then 'delay_us: give it 0 to 100 years, in microseconds'
+        when json_type(json_extract(v_options, '$.expires_us')) not in ('INTEGER', 'NULL')
+             or json_extract(v_options, '$.expires_us') not between 0 and 3153600000000000
+            then 'expires_us: give it 0 to 100 years, in microseconds'
+        when json_type(json_extract(v_options, '$.dedup_key')) not in ('STRING', 'NULL')
+            then 'dedup_key: give it a text'
+        when json_unquote(json_extract(v_options, '$.message_id'))
+                 not regexp '^[0-9A-Fa-f]{8}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{12}$'
+            then 'message_id: give it a UUID'
         when json_type(json_extract(v_options, '$.headers')) not in ('OBJECT', 'NULL')
             then 'headers are not a JSON object of texts'
         when exists (select 1 from json_table(json_extract(v_options, '$.headers.*'), '$[*]' columns (

@@ -6,6 +6,10 @@ sql security invoker
 begin
     declare exit handler for sqlexception begin rollback; resignal; end;
 
+    if not coalesce(p_lease_us between 1000 and 86400000000, false) then
+        signal sqlstate '22023' set message_text = 'lease: give it 1 ms to 24 h, in microseconds';
+    end if;
+
     set transaction isolation level read committed;
     start transaction;
 

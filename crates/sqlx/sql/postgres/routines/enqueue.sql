@@ -2,7 +2,7 @@
 -- dedup key is stored already is not stored again, and the answer names the stored one.
 create or replace function /*:*/enqueue_bytes(
     topic text, payload bytea, key text default null, delay interval default null, due_at timestamptz default null,
-    expires_in interval default null, priority smallint default 0::smallint, dedup_key text default null,
+    expires_in interval default null, priority integer default 0, dedup_key text default null,
     correlation_id text default null, headers jsonb default null, aggregate_type text default null,
     aggregate_id text default null, tenant_id text default null, order_policy text default 'block',
     content_type text default 'application/octet-stream', message_id uuid default null,
@@ -24,33 +24,30 @@ begin
         ('aggregate_type', aggregate_type, 255), ('aggregate_id', aggregate_id, 255), ('tenant_id', tenant_id, 255),
         ('content_type', content_type, 127), ('headers', headers::text, 65536)
     loop
-        if octet_length(v_value) > v_max then
-            raise exception '% has % bytes, the limit is %', v_field, octet_length(v_value), v_max
-                using errcode = 'invalid_parameter_value', hint = 'Shorten it.';
-        end if;
+        perform /*:*/require(
+            coalesce(octet_length(v_value), 0) <= v_max,
+            format('%s has %s bytes, the limit is %s', v_field, octet_length(v_value), v_max), 'Shorten it.');
     end loop;
-    if coalesce(topic, '') = '' then
-        raise exception 'topic is empty'
-            using errcode = 'invalid_parameter_value', hint = 'Give it 1 to 255 bytes.';
-    end if;
-    if payload is null then
-        raise exception 'payload is null'
-            using errcode = 'invalid_parameter_value', hint = 'Give it an empty value if there is none.';
-    end if;
-    if octet_length(payload) > max_payload_bytes then
-        raise exception 'payload has % bytes, the limit is %', octet_length(payload), max_payload_bytes
-            using errcode = 'invalid_parameter_value', hint = 'Store the content elsewhere and publish a reference.';
-    end if;
-    if headers is not null and (jsonb_typeof(headers) <> 'object' or exists (
-            select from jsonb_each(headers) h where jsonb_typeof(h.value) <> 'string')) then
-        raise exception 'headers are not a JSON object of texts'
-            using errcode = 'invalid_parameter_value', hint = 'Write them like {"name": "value"}.';
-    end if;
+    perform /*:*/require(topic <> '', 'topic is empty', 'Give it 1 to 255 bytes.');
+    perform /*:*/require(payload is not null, 'payload is null', 'Give it an empty value if there is none.');
+    perform /*:*/require(
+        octet_length(payload) <= max_payload_bytes,
+        format('payload has %s bytes, the limit is %s', octet_length(payload), max_payload_bytes),
+        'Store the content elsewhere and publish a reference.');
+    perform /*:*/require(
+        headers is null or (jsonb_typeof(headers) = 'object' and not exists (
+            select from jsonb_each(headers) h where jsonb_typeof(h.value) <> 'string')),
+        'headers are not a JSON object of texts', 'Write them like {"name": "value"}.');
+    perform /*:*/require(
+        priority between -32768 and 32767, 'priority is ' || coalesce(priority::text, 'null'),
+        'Give it -32768 to 32767.');
+    perform /*:*/require_delay('delay', coalesce(delay, interval '0'));
+    perform /*:*/require_delay('expires_in', coalesce(expires_in, interval '0'));
+    perform /*:*/require(
+        coalesce(due_at, v_now) < timestamptz '9999-01-01', 'due_at is out of range', 'Give a time before 9999.');
     v_policy := array_position(array['block', 'park', 'skip'], order_policy) - 1;
-    if v_policy is null then
-        raise exception 'order_policy is %', order_policy
-            using errcode = 'invalid_parameter_value', hint = 'Choose block, park or skip.';
-    end if;
+    perform /*:*/require(
+        v_policy is not null, 'order_policy is ' || coalesce(order_policy, 'null'), 'Choose block, park or skip.');
 
     -- An id of version 7, ordered by time, unless the caller has one: then repeating the call is harmless.
     id := coalesce(message_id, (
@@ -79,7 +76,7 @@ $body$;
 -- The same for a text, by default JSON.
 create or replace function /*:*/enqueue(
     topic text, payload text, key text default null, delay interval default null, due_at timestamptz default null,
-    expires_in interval default null, priority smallint default 0::smallint, dedup_key text default null,
+    expires_in interval default null, priority integer default 0, dedup_key text default null,
     correlation_id text default null, headers jsonb default null, aggregate_type text default null,
     aggregate_id text default null, tenant_id text default null, order_policy text default 'block',
     content_type text default 'application/json', message_id uuid default null,

@@ -12,6 +12,7 @@ create or replace function /*:*/renew(item bigint, epoch integer, lease interval
 returns smallint
 language sql volatile
 as $body$
+select /*:*/require_lease(lease);
 select settled from /*:*/renew_all(array[item], array[epoch], lease)
 $body$;
 

@@ -22,18 +22,22 @@ $body$;
 -- Without a delay: min(2^attempts s, 60 s), times a jitter of a half to one and a half.
 -- Classes: 1 business, 2 infrastructure, 3 unroutable (these two cost no attempt), 4 permanent, 5 too large.
 create or replace function /*:*/abandon(
-    item bigint, epoch integer, error text default null, delay interval default null, class smallint default 1::smallint,
+    item bigint, epoch integer, error text default null, delay interval default null, class integer default 1,
     max_attempts integer default 10
 )
 returns smallint
 language sql volatile
 as $body$
+select /*:*/require_delay('delay', coalesce(delay, interval '0'));
+select /*:*/require(class between 1 and 5, 'class is ' || coalesce(class::text, 'null'), 'Give it 1 to 5.');
+select /*:*/require(
+    max_attempts >= 1, 'max_attempts is ' || coalesce(max_attempts::text, 'null'), 'Give it at least 1.');
 select settled from /*:*/settle(
     array[item], array[epoch], '{1}',
     array[(extract(epoch from coalesce(delay, (
         select least(power(2, least(o.attempts + 1, 10)), 60) * (0.5 + random()) * interval '1 second'
         from /*:*/outbox o where o.seq = item))) * 1000000)::bigint],
-    array[class],
+    array[class::smallint],
     array[left(case when class in (2, 3) then '[INFRA] ' else '[BUSINESS] ' end || coalesce(error, ''), 1000)],
     array[max_attempts])
 $body$;
@@ -42,6 +46,7 @@ create or replace function /*:*/defer(item bigint, epoch integer, delay interval
 returns smallint
 language sql volatile
 as $body$
+select /*:*/require_delay('delay', delay);
 select settled from /*:*/settle(
     array[item], array[epoch], '{2}', array[(extract(epoch from delay) * 1000000)::bigint], array[null::smallint],
     array[null::text], '{2147483647}')
@@ -55,12 +60,13 @@ select settled from /*:*/settle(
     array[item], array[epoch], '{3}', '{0}', array[null::smallint], array[null::text], '{2147483647}')
 $body$;
 
-create or replace function /*:*/fail(item bigint, epoch integer, error text, class smallint default 4::smallint)
+create or replace function /*:*/fail(item bigint, epoch integer, error text, class integer default 4)
 returns smallint
 language sql volatile
 as $body$
+select /*:*/require(class between 1 and 5, 'class is ' || coalesce(class::text, 'null'), 'Give it 1 to 5.');
 select settled from /*:*/settle(
-    array[item], array[epoch], '{4}', '{0}', array[class],
+    array[item], array[epoch], '{4}', '{0}', array[class::smallint],
     array[left(case when class in (2, 3) then '[INFRA] ' else '[BUSINESS] ' end || coalesce(error, ''), 1000)],
     '{2147483647}')
 $body$;
