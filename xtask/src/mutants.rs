@@ -111,7 +111,7 @@ fn attempt(workshop: &Workshop, mutant: &Mutant) -> Result<Verdict, String> {
         Ok(mutation) => mutation,
         Err(why) => return Ok(Verdict::DoesNotApply(why)),
     };
-    let ended = workshop.test(mutant.program, mutant.killers);
+    let ended = workshop.test_mutant(mutant);
     mutation.revert()?;
     Ok(match ended? {
         Ended::Failed(_) => Verdict::Killed,

@@ -105,6 +105,7 @@ macro_rules! store_suite {
                 expired_and_buried_hold_no_key,
                 expire_in_portions;
             limits:
+                endless_spans_are_very_long_ones,
                 impossible_requests_change_nothing,
                 batches_that_are_too_large,
                 the_largest_requests;
@@ -129,6 +130,7 @@ macro_rules! store_suite {
                 the_dead_ones_policy_decides,
                 a_death_holds_back_only_what_is_behind_it;
             park:
+                a_parked_message_expires,
                 waiting_messages_are_set_aside,
                 requeueing_replays_in_order,
                 burying_the_head_unparks,
@@ -149,6 +151,7 @@ macro_rules! store_suite {
                 slow_renew_against_reap,
                 slow_abandon_against_reap;
             reap:
+                a_suspect_waits_for_its_turn,
                 reap_takes_back,
                 reap_takes_nothing_else,
                 reap_in_portions,
@@ -196,6 +199,7 @@ macro_rules! store_suite {
                 a_repeated_transaction_is_harmless,
                 a_large_transaction;
             wrong_state:
+                deleted_by_its_holder_only,
                 ready_is_nobodys,
                 unclaimed_is_nobodys,
                 leased_by_a_newer_epoch,

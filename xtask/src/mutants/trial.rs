@@ -2,7 +2,6 @@
 //!
 //! A build failure is never a kill: the compiler is not one of our tests.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// How a run of tests ended; with the last lines of its output.
@@ -19,27 +18,15 @@ pub(super) enum Ended {
 const TEST_RUN_FAILED: i32 = 100;
 /// How many lines of output are worth reading.
 const LAST_WORDS: usize = 40;
-/// A test that waits for ever has failed, too.
-pub(super) const SETTINGS: &str = "\
-[profile.default]
-slow-timeout = { period = \"60s\", terminate-after = 1 }
-failure-output = \"immediate\"
-status-level = \"fail\"
-";
+/// For the tests of a mutant: one that waits for ever has failed, too, and they take seconds when nothing is wrong.
+pub(super) const SETTINGS: &str =
+    "[profile.default]\nslow-timeout = { period = \"30s\", terminate-after = 1 }\n";
 
-/// Runs the tests that the filter chooses; `settings` is a file with [`SETTINGS`].
-pub(super) fn run(
-    cargo: &mut Command,
-    settings: &Path,
-    target: &[&str],
-    filter: &str,
-) -> Result<Ended, String> {
+/// Builds what the arguments name, and runs the tests that the filter chooses.
+pub(super) fn run(cargo: &mut Command, arguments: &[&str], filter: &str) -> Result<Ended, String> {
     let output = cargo
-        .args(["nextest", "run", "--all-features"])
-        .args(target)
-        .arg("--tool-config-file")
-        .arg(format!("xtask:{}", settings.display()))
-        .args(["-E", filter])
+        .args(["nextest", "run", "--all-features", "-E", filter])
+        .args(arguments)
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("cargo did not start: {error}"))?;

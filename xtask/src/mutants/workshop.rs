@@ -51,19 +51,28 @@ impl Workshop {
         self.folder.join("nextest.toml")
     }
 
-    /// Builds what has changed, and runs the tests that the filter chooses.
+    /// Runs the tests that the filter chooses, on what is in the copy now.
     pub(super) fn test(&self, program: Program, filter: &str) -> Result<Ended, String> {
+        trial::run(&mut self.cargo(), program.arguments(), filter)
+    }
+
+    /// Runs the tests that must kill this mutant, each for a limited time.
+    pub(super) fn test_mutant(&self, mutant: &Mutant) -> Result<Ended, String> {
+        let mut arguments = mutant.program.arguments().to_vec();
+        let settings = format!("xtask:{}", self.settings().display());
+        arguments.extend(["--tool-config-file", &settings]);
+        trial::run(&mut self.cargo(), &arguments, mutant.killers)
+    }
+
+    fn cargo(&self) -> Command {
         let mut cargo = stages::cargo();
         cargo.current_dir(self.copy());
         stages::set(&mut cargo, &self.environment);
         // Nobody debugs a mutant: what is not written need not be linked.
-        cargo.envs([
-            ("CARGO_PROFILE_DEV_DEBUG", "0"),
-            ("CARGO_PROFILE_TEST_DEBUG", "0"),
-            ("CARGO_TERM_COLOR", "never"),
-        ]);
+        cargo.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_PROFILE_TEST_DEBUG", "0")]);
+        cargo.envs([("CARGO_TERM_COLOR", "never"), ("RUST_BACKTRACE", "0")]);
         cargo.env("CARGO_TARGET_DIR", self.folder.join("target")).env("TMPDIR", self.scratch());
-        trial::run(&mut cargo, &self.settings(), program.arguments(), filter)
+        cargo
     }
 
     /// Makes a mutant; the error tells why it cannot be made.

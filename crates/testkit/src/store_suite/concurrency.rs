@@ -54,7 +54,9 @@ async fn work<S: StoreAdmin>(
         for (message, answer) in claimed.iter().zip(settled) {
             history.settled(message.lease(), answer);
         }
-        left.fetch_sub(claimed.len(), Ordering::SeqCst);
+        // Not below zero: a message that is claimed twice must fail the checks, not keep the workers waiting.
+        let less = |left: usize| Some(left.saturating_sub(claimed.len()));
+        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).unwrap();
     }
 }
 

@@ -115,3 +115,21 @@ pub async fn the_largest_requests<F: Fixture>(fixture: &Arc<F>) {
     fixture.advance(HOUR).await;
     assert_eq!(store.prune(&Retention::done(MINUTE), 1_000).await.unwrap(), 1);
 }
+
+/// Rule 10: what a worker decided cannot fail because of a number: an endless delay is a very long one, and an endless
+/// retention keeps everything.
+pub async fn endless_spans_are_very_long_ones<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    for outcome in [Outcome::Defer { delay: Duration::MAX }, abandon(Duration::MAX)] {
+        let message = leased(store).await;
+        apply(store, message.lease(), outcome).await;
+        let due = record(store, message.id).await.message.due_at;
+        let years = due.duration_since(fixture.now().await).unwrap().as_secs() / (365 * 24 * 3_600);
+        assert!((99..=100).contains(&years), "{years} years");
+    }
+    dead(store, 1).await;
+    assert_eq!(numbers(&store.stats().await.unwrap()), [0, 2, 0, 0, 0, 1], "scheduled, and dead");
+    fixture.advance(HOUR).await;
+    let endless = Retention::done(Duration::MAX).dead(Duration::MAX);
+    assert_eq!(store.prune(&endless, 10).await.unwrap(), 0);
+}

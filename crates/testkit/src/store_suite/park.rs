@@ -154,3 +154,16 @@ pub async fn keys_are_parked_apart<F: Fixture>(fixture: &Arc<F>) {
     let delivered: HashSet<_> = drain(store).await.into_iter().collect();
     assert_eq!(delivered, HashSet::from([heads[0], behind[0], behind[1], behind[3]]));
 }
+
+/// A parked message that expires is as dead as any other: it is no longer set aside, and has a due time again.
+pub async fn a_parked_message_expires<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    dead_from(store, draft("topic").key("k").order(OrderPolicy::Park).build().unwrap()).await;
+    let id = enqueue_one(store, draft("topic").key("k").expires_after(HOUR).build().unwrap()).await;
+    assert_eq!(store.park(10).await.unwrap(), 1);
+    fixture.advance(HOUR + MINUTE).await;
+    assert_eq!(store.expire(10).await.unwrap(), 1);
+    let record = record(store, id).await;
+    assert_eq!((record.state, record.parked), (State::Dead, false));
+    assert_near(record.message.due_at, fixture.now().await);
+}

@@ -178,3 +178,22 @@ pub async fn reap_a_thousand<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(store.reap(10_000).await.unwrap(), Reaped { ready: 700, dead: 0 });
     assert_eq!(numbers(&store.stats().await.unwrap()), [1_000, 0, 0, 0, 0, 0]);
 }
+
+/// Rule 4 and order: a suspect waits for its turn in its key as any other message does, behind a dead one, too.
+pub async fn a_suspect_waits_for_its_turn<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let ids = enqueue(store, &[keyed("k"), keyed("k")]).await;
+    store.bury(&change_of(only(&ids[..1]))).await.unwrap();
+    assert_eq!(claim_one(store).await.id, ids[1]);
+    fixture.advance(LEASE + MINUTE).await;
+    assert_eq!(store.reap(10).await.unwrap().ready, 1);
+    // The first comes back, and dies in a way that holds its key.
+    store.requeue(&change_of(only(&ids[..1]))).await.unwrap();
+    let first = claim_one(store).await;
+    assert_eq!(first.id, ids[0]);
+    apply(store, first.lease(), fail()).await;
+    fixture.advance(LEASE + MINUTE).await;
+    assert!(claim(store, 10).await.is_empty(), "neither at its time nor overdue");
+    store.bury(&change_of(only(&ids[..1]))).await.unwrap();
+    assert_eq!(claim_one(store).await.id, ids[1]);
+}

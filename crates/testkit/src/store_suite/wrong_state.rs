@@ -58,6 +58,16 @@ pub async fn leased_by_a_newer_epoch<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(attempt(fixture.store(), message.lease(), None).await, Settled::Applied);
 }
 
+/// OBX-030: a stale ack deletes nothing, where acks delete.
+pub async fn deleted_by_its_holder_only<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store_that_deletes();
+    let message = claimed_twice(&store).await;
+    assert_all_refused(&store, message.item, &lost([-1, 0, 1, 3, i32::MAX])).await;
+    apply(&store, message.lease(), Outcome::Ack).await;
+    assert_eq!(state(&store, message.id).await, None);
+    assert_eq!(records(&store).await.len(), 2, "its neighbours stay");
+}
+
 /// OBX-101: leased again after a reap, also if the first holder's lease would still be running by its own account.
 pub async fn taken_over_after_a_reap<F: Fixture>(fixture: &Arc<F>) {
     let message = leased(fixture.store()).await;

@@ -103,15 +103,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         killers: "test(=mysql::order::block_holds_until_requeued)",
     },
     Mutant {
-        name: "claim-turn-again-mysql",
-        why: "a message is claimed that was seen before its predecessor was",
-        file: "crates/sqlx/sql/mysql/routines/claim.sql",
-        original: "    where o.`key` is null or not exists (",
-        mutated: "    where true or not exists (",
-        program: Program::Stores,
-        killers: "test(=mysql::concurrency::slow_keys_stay_in_order)",
-    },
-    Mutant {
         name: "claim-limit-mysql",
         why: "a worker gets more than it asked for",
         file: "crates/sqlx/sql/mysql/routines/claim.sql",
@@ -127,7 +118,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         original: "order by o.due_at, o.seq\n                    limit v_round",
         mutated: "order by o.due_at desc, o.seq\n                    limit v_round",
         program: Program::Stores,
-        killers: "test(=mysql::settle::release_keeps_its_place)",
+        killers: "test(=mysql::list::pages_visit_each_once)",
     },
     Mutant {
         name: "dedup-mysql",

@@ -94,15 +94,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         killers: "test(=postgres::wrong_state::leased_by_a_newer_epoch)",
     },
     Mutant {
-        name: "reap-time-postgres",
-        why: "a message is taken from a worker whose lease still runs",
-        file: "crates/sqlx/sql/postgres/reap.sql",
-        original: "where state = 1 and leased_until < statement_timestamp()",
-        mutated: "where state = 1",
-        program: Program::Stores,
-        killers: "test(=postgres::reap::reap_takes_nothing_else)",
-    },
-    Mutant {
         name: "claim-due-postgres",
         why: "a scheduled message is delivered at once",
         file: "crates/sqlx/sql/postgres/claim.sql",
@@ -145,7 +136,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         original: "not exists (select from suspect where overdue)\n    limit $2",
         mutated: "not exists (select from suspect where overdue)\n    limit $2 + 1",
         program: Program::Stores,
-        killers: "test(=postgres::claim::the_limit_holds) | test(=postgres::claim::the_order_of_a_claim)",
+        killers: "test(=postgres::limits::the_largest_requests)",
     },
     Mutant {
         name: "claim-order-postgres",
@@ -154,7 +145,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         original: "        order by o.due_at, o.seq\n        limit $2",
         mutated: "        order by o.due_at desc, o.seq\n        limit $2",
         program: Program::Stores,
-        killers: "test(=postgres::settle::release_keeps_its_place)",
+        killers: "test(=postgres::list::pages_visit_each_once)",
     },
     Mutant {
         name: "dedup-postgres",
@@ -191,15 +182,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         mutated: "o.state = 9",
         program: Program::Stores,
         killers: "test(=postgres::park::requeueing_replays_in_order)",
-    },
-    Mutant {
-        name: "history-postgres",
-        why: "nobody knows who requeued a message",
-        file: "crates/sqlx/sql/postgres/note.sql",
-        original: "where seq = any($1::bigint[])",
-        mutated: "where seq = any($1::bigint[]) and false",
-        program: Program::Stores,
-        killers: "test(=postgres::change::requeue_is_a_new_chance)",
     },
     Mutant {
         name: "archive-postgres",

@@ -22,13 +22,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         killers: "test(=sqlite::enqueue::duplicates_are_stored_once)",
     },
     Mutant {
-        name: "naming-space",
+        name: "naming-quote",
         why: "text is put into SQL that is more than a name",
         file: "crates/sqlx/src/naming.rs",
         original: "let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');",
-        mutated: "let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ' ');",
+        mutated: "let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '\"');",
         program: Program::Stores,
-        killers: "test(=refusals::impossible_settings)",
+        killers: "test(=schema::hostile_names_are_refused)",
     },
     Mutant {
         name: "routines-changed",
@@ -45,7 +45,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/sqlx/src/postgres.rs",
         original: "select pg_advisory_xact_lock({})",
         mutated: "select {}",
-        program: Program::StoresAndMigrate,
+        program: Program::SqlxWhole,
         killers: "test(=schema::postgres::twenty_processes)",
     },
     Mutant {
@@ -54,7 +54,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/sqlx/src/mysql.rs",
         original: "select coalesce(get_lock('{lock}', 120), 0)",
         mutated: "select 1 + 0 * length('{lock}')",
-        program: Program::StoresAndMigrate,
+        program: Program::SqlxWhole,
         killers: "test(=schema::mysql::twenty_processes)",
     },
     Mutant {

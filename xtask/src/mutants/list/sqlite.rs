@@ -22,15 +22,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         killers: "test(=sqlite::wrong_state::leased_by_a_newer_epoch)",
     },
     Mutant {
-        name: "M-05-sqlite",
-        why: "a read of ours has to be upgraded to a write, and fails",
-        file: "crates/sqlx/src/sqlite.rs",
-        original: "const BEGIN: &'static str = \"BEGIN IMMEDIATE\";",
-        mutated: "const BEGIN: &'static str = \"BEGIN\";",
-        program: Program::Stores,
-        killers: "test(=sqlite::concurrency::slow_conservation)",
-    },
-    Mutant {
         name: "M-08-sqlite",
         why: "a deferral costs an attempt",
         file: "crates/sqlx/sql/sqlite/settle.sql",
