@@ -268,7 +268,8 @@ pub(crate) fn drop_routine(create: &str) -> String {
 pub(crate) fn setup(script: &Script) -> String {
     let table = script.naming.full("outbox_version");
     format!(
-        "create table if not exists {table} (version int not null, routines varchar(64) not null) engine = InnoDB;"
+        "create table if not exists {table} (version int not null, routines varchar(64) character set ascii not null) \
+         engine = InnoDB;"
     )
 }
 

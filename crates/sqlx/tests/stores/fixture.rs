@@ -247,7 +247,9 @@ impl Backend for MySql {
         });
         // For the payloads of 16 MiB.
         Self::run(&mut connection, "set global max_allowed_packet = 67108864".to_owned()).await.unwrap();
-        Self::run(&mut connection, format!("create database {database}")).await.unwrap();
+        // Another character set than ours, as many servers have it: nothing of ours may depend on it.
+        let create = format!("create database {database} character set latin1");
+        Self::run(&mut connection, create).await.unwrap();
         let (base, _) = server.rsplit_once('/').unwrap();
         (format!("{base}/{database}"), StoreOptions::new(), None)
     }

@@ -26,6 +26,9 @@ trait Schema: Backend {
         Vec::new()
     }
 
+    /// A row as one text: these columns, none of them null to the reader.
+    fn row(columns: &[&str]) -> String;
+
     /// Runs a script as a person with a tool of his own would.
     async fn apply(fixture: &SqlFixture<Self>, script: &str);
 }
@@ -64,6 +67,13 @@ impl Schema for Postgres {
         vec!["--schema".to_owned(), schema_of(url)]
     }
 
+    fn row(columns: &[&str]) -> String {
+        format!(
+            "concat_ws('|', {})",
+            columns.iter().map(|c| format!("coalesce({c}::text, '-')")).collect::<Vec<_>>().join(", ")
+        )
+    }
+
     async fn apply(fixture: &SqlFixture<Self>, script: &str) {
         client(Command::new("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", &fixture.url]), script);
     }
@@ -92,6 +102,11 @@ impl Schema for MySql {
             from information_schema.parameters where specific_schema = database() group by specific_name
         ) x order by part, place";
 
+    fn row(columns: &[&str]) -> String {
+        let columns: Vec<String> = columns.iter().map(|c| format!("coalesce(hex(`{c}`), '-')")).collect();
+        format!("cast(concat_ws('|', {}) as char)", columns.join(", "))
+    }
+
     async fn apply(fixture: &SqlFixture<Self>, script: &str) {
         let rest = fixture.url.strip_prefix("mysql://root@").unwrap();
         let (address, database) = rest.split_once('/').unwrap();
@@ -103,6 +118,10 @@ impl Schema for MySql {
 
 impl Schema for Sqlite {
     const DUMP: &'static str = "select type || ' ' || name || char(10) || sql from sqlite_master where sql is not null order by type, name";
+
+    fn row(columns: &[&str]) -> String {
+        columns.iter().map(|c| format!("quote({c})")).collect::<Vec<_>>().join(" || '|' || ")
+    }
 
     async fn apply(fixture: &SqlFixture<Self>, script: &str) {
         fixture.run(script.to_owned()).await;
@@ -242,6 +261,79 @@ async fn prefixes_are_apart<D: Schema>() {
     fixture.destroy().await;
 }
 
+/// RMQ-011: what is archived is the whole row, with what operators did to it; what is pruned takes its history along.
+async fn archived_whole<D: Schema>() {
+    const COLUMNS: [&str; 28] = [
+        "seq",
+        "message_id",
+        "created_at",
+        "due_at",
+        "leased_until",
+        "expires_at",
+        "occurred_at",
+        "done_at",
+        "epoch",
+        "attempts",
+        "lease_losses",
+        "state",
+        "priority",
+        "order_policy",
+        "error_class",
+        "topic",
+        "key",
+        "dedup",
+        "payload",
+        "content_type",
+        "headers",
+        "correlation_id",
+        "aggregate_type",
+        "aggregate_id",
+        "tenant_id",
+        "worker",
+        "done_by",
+        "last_error",
+    ];
+    let fixture = SqlFixture::<D>::create().await;
+    let full = || {
+        let message =
+            NewMessage::bytes("t", "payload").key("k").priority(3).header("a", "b").correlation_id("c");
+        let message =
+            message.aggregate("order", 7).tenant_id("t1").occurred_at(std::time::SystemTime::UNIX_EPOCH);
+        message
+            .dedup_key("d")
+            .order(posthaste_core::OrderPolicy::Park)
+            .expires_after(std::time::Duration::from_secs(9_000))
+    };
+    let history = format!("select action from {}_history", D::TABLE);
+    for archive in [true, false] {
+        fixture.store.enqueue(&[full().build().unwrap()]).await.unwrap();
+        let claimed = fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
+        let failure = posthaste_core::Failure::permanent("no");
+        let outcome = posthaste_core::Outcome::Fail { failure };
+        fixture
+            .store
+            .settle(&[posthaste_core::Settlement { lease: claimed[0].lease(), outcome }])
+            .await
+            .unwrap();
+        fixture.store.bury(&Change::new(Filter::default(), "ada", "enough").unwrap()).await.unwrap();
+        fixture.advance(std::time::Duration::from_secs(60)).await;
+        let rows = |table: &str| format!("select {} from {table} order by seq", D::row(&COLUMNS));
+        let before = fixture.texts(&rows(D::TABLE)).await;
+        assert_eq!(before.len(), 1);
+        let now = Retention::done(std::time::Duration::ZERO).dead(std::time::Duration::ZERO);
+        assert_eq!(fixture.store.prune(&if archive { now.archive() } else { now }, 10).await.unwrap(), 1);
+        if archive {
+            assert_eq!(fixture.texts(&rows(&format!("{}_archive", D::TABLE))).await, before);
+        }
+        assert_eq!(
+            fixture.texts(&history).await,
+            ["bury"],
+            "kept with what was archived, gone with what was not"
+        );
+    }
+    fixture.destroy().await;
+}
+
 macro_rules! on_every_database {
     ($($case:ident),* $(,)?) => {
         on_every_database!(@ postgres, Postgres, PgFixture, $($case),*);
@@ -269,6 +361,7 @@ on_every_database!(
     printed_is_the_same,
     dump_is_committed,
     prefixes_are_apart,
+    archived_whole,
 );
 
 /// A migration of MySQL that was ended in the middle, where nothing can be rolled back, is finished by the next.

@@ -13,12 +13,12 @@ modifies sql data
 sql security invoker
 begin
     declare v_now, v_due datetime(6);
-    declare v_seqs, v_more longtext;
+    declare v_seqs, v_more longtext character set utf8mb4;
     declare v_seq, v_suspect bigint;
     declare v_overdue boolean default false;
     declare v_priority, v_round int;
     declare v_left int default p_limit;
-    declare v_fault varchar(200);
+    declare v_fault varchar(200) character set utf8mb4;
     declare exit handler for sqlexception begin rollback; resignal; end;
 
     set v_fault = case

@@ -5,25 +5,25 @@
 -- max_payload_bytes.
 create procedure /*:*/enqueue(
     in p_topic varchar(1000) character set utf8mb4, in p_payload longblob, in p_options longtext character set utf8mb4,
-    out p_id char(36), out p_duplicate boolean
+    out p_id char(36) character set utf8mb4, out p_duplicate boolean
 )
 modifies sql data
 sql security invoker
 begin
     declare v_options longtext character set utf8mb4 default coalesce(p_options, '{}');
-    declare v_fault varchar(500);
+    declare v_fault varchar(500) character set utf8mb4;
     declare v_id, v_found binary(16);
     declare v_hash binary(32);
     declare v_policy int;
     declare v_now datetime(6) default utc_timestamp(6);
-    declare v_random char(32) default md5(concat(uuid(), rand()));
+    declare v_random char(32) character set utf8mb4 default md5(concat(uuid(), rand()));
     declare v_max_payload bigint;
 
     if not json_valid(v_options) or json_type(v_options) <> 'OBJECT' then
         signal sqlstate '22023' set message_text = 'options are not a JSON object';
     end if;
     select concat('unknown option ', k.name) into v_fault
-    from json_table(json_keys(v_options), '$[*]' columns (name varchar(255) path '$')) k
+    from json_table(json_keys(v_options), '$[*]' columns (name varchar(255) character set utf8mb4 path '$')) k
     where k.name not in ('message_id', 'key', 'delay_us', 'expires_us', 'priority', 'dedup_key', 'correlation_id',
                          'aggregate_type', 'aggregate_id', 'tenant_id', 'order', 'content_type', 'headers',
                          'max_payload_bytes')

@@ -3,7 +3,7 @@ create procedure /*:*/over(in p_done_us bigint, in p_dead_us bigint, in p_limit 
 modifies sql data
 sql security invoker
 begin
-    declare v_seqs longtext;
+    declare v_seqs longtext character set utf8mb4;
 
     -- MariaDB cuts the list of numbers below at this length.
     set session group_concat_max_len = 1048576;

@@ -5,7 +5,7 @@ modifies sql data
 sql security invoker
 begin
     declare v_now datetime(6);
-    declare v_holders, v_seqs longtext;
+    declare v_holders, v_seqs longtext character set utf8mb4;
     declare v_parked int;
     declare exit handler for sqlexception begin rollback; resignal; end;
 

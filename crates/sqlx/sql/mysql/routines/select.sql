@@ -9,7 +9,7 @@ create procedure /*:*/select(
 modifies sql data
 sql security invoker
 begin
-    declare v_seqs longtext;
+    declare v_seqs longtext character set utf8mb4;
 
     -- MariaDB cuts the list of numbers below at this length.
     set session group_concat_max_len = 1048576;
@@ -34,7 +34,7 @@ begin
           and (p_from_us is null or o.created_at >= timestamp '1970-01-01 00:00:00' + interval p_from_us microsecond)
           and (p_before_us is null or o.created_at < timestamp '1970-01-01 00:00:00' + interval p_before_us microsecond)
           and (p_ids is null or o.message_id in (select unhex(i.id) from json_table(p_ids, '$[*]' columns (
-                   id varchar(32) path '$')) i))
+                   id varchar(32) character set utf8mb4 path '$')) i))
         order by o.seq
         limit p_limit
     ) chosen;
