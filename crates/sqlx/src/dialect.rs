@@ -92,6 +92,13 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         args: &[Arg<'_>],
     ) -> impl Future<Output = Result<u64, SqlxError>> + Send + use<'c, Self>;
 
+    /// Runs a script of our own making: several statements, no values.
+    #[doc(hidden)]
+    fn run_script(
+        connection: &mut Connection<Self>,
+        script: &str,
+    ) -> impl Future<Output = Result<(), SqlxError>> + Send;
+
     /// Inserts a batch that fits into one statement. An inner error is the driver's, to be wrapped by the caller.
     #[doc(hidden)]
     fn insert(
@@ -161,3 +168,31 @@ pub(crate) fn answers(
 pub(crate) fn codes<R: Columns>(rows: &[R]) -> Result<Vec<posthaste_core::Settled>> {
     rows.iter().map(|row| posthaste_core::Settled::from_code(row.small(0)?)).collect()
 }
+
+/// How a dialect sends its statements: the same words for every driver, whose types have nothing else in common.
+macro_rules! sends {
+    ($connection:ty, $row:ty) => {
+        fn fetch<'c>(
+            connection: &'c mut $connection,
+            statement: &$crate::sql::Statement,
+            args: &[$crate::arg::Arg<'_>],
+        ) -> impl Future<Output = Result<Vec<$row>, sqlx_core::Error>> + Send + use<'c> {
+            sqlx_core::query::query_with_result(statement.sql(), bind(args)).fetch_all(connection)
+        }
+
+        fn execute<'c>(
+            connection: &'c mut $connection,
+            statement: &$crate::sql::Statement,
+            args: &[$crate::arg::Arg<'_>],
+        ) -> impl Future<Output = Result<u64, sqlx_core::Error>> + Send + use<'c> {
+            let query = sqlx_core::query::query_with_result(statement.sql(), bind(args));
+            async move { Ok(query.execute(connection).await?.rows_affected()) }
+        }
+
+        async fn run_script(connection: &mut $connection, script: &str) -> Result<(), sqlx_core::Error> {
+            let statement = $crate::sql::Statement::new(script.to_owned());
+            connection.execute(sqlx_core::raw_sql::raw_sql(statement.sql())).await.map(drop)
+        }
+    };
+}
+pub(crate) use sends;

@@ -19,7 +19,7 @@ use sqlx_core::row::Row as _;
 use sqlx_mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlRow};
 
 use crate::arg::{Arg, from_micros, span_micros};
-use crate::dialect::{Dialect, answers, sealed};
+use crate::dialect::{Dialect, answers, sealed, sends};
 use crate::error::Verdict;
 use crate::json;
 use crate::migrate::Script;
@@ -97,29 +97,15 @@ impl Dialect for MySql {
         let pool = pool.after_connect(|connection, _| {
             Box::pin(async move {
                 // Server-side limits, because a dropped future is no way to stop a statement.
-                run(connection, "set session transaction isolation level read committed").await?;
-                run(connection, "set session innodb_lock_wait_timeout = 10").await
+                Self::run_script(connection, "set session transaction isolation level read committed")
+                    .await?;
+                Self::run_script(connection, "set session innodb_lock_wait_timeout = 10").await
             })
         });
         (options.disable_statement_logging(), pool)
     }
 
-    fn fetch<'c>(
-        connection: &'c mut MySqlConnection,
-        statement: &Statement,
-        args: &[Arg<'_>],
-    ) -> impl Future<Output = Result<Vec<MySqlRow>, SqlxError>> + Send + use<'c> {
-        query_with_result(statement.sql(), bind(args)).fetch_all(connection)
-    }
-
-    fn execute<'c>(
-        connection: &'c mut MySqlConnection,
-        statement: &Statement,
-        args: &[Arg<'_>],
-    ) -> impl Future<Output = Result<u64, SqlxError>> + Send + use<'c> {
-        let query = query_with_result(statement.sql(), bind(args));
-        async move { Ok(query.execute(connection).await?.rows_affected()) }
-    }
+    sends!(MySqlConnection, MySqlRow);
 
     /// An error of this one statement does not end the caller's transaction here, so a plain insert is tried first, and
     /// what stands in the way is looked for only if there is something.
@@ -222,7 +208,7 @@ impl Dialect for MySql {
             )
             .with_remedy("wait for it, or end it, and try again")));
         }
-        run(&mut connection, &setup(script)).await?;
+        Self::run_script(&mut connection, &setup(script)).await?;
         let table = script.naming.full("outbox_version");
         let select = Statement::new(format!("select version, routines from {table}"));
         let rows = Self::fetch(&mut connection, &select, &[]).await?;
@@ -236,13 +222,13 @@ impl Dialect for MySql {
         };
         if !missing.is_empty() || found.1 != script.routines_mark {
             for (_, sql) in missing {
-                run(&mut connection, sql).await?;
+                Self::run_script(&mut connection, sql).await?;
             }
             for routine in &script.routines {
-                run(&mut connection, &drop_routine(routine)).await?;
-                run(&mut connection, routine).await?;
+                Self::run_script(&mut connection, &drop_routine(routine)).await?;
+                Self::run_script(&mut connection, routine).await?;
             }
-            run(&mut connection, &record(script)).await?;
+            Self::run_script(&mut connection, &record(script)).await?;
         }
         connection.close().await?;
         Ok(Ok(script.version()))
@@ -251,11 +237,6 @@ impl Dialect for MySql {
 
 fn number(error: &dyn DatabaseError) -> u16 {
     error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
-}
-
-async fn run(connection: &mut MySqlConnection, sql: &str) -> Result<(), SqlxError> {
-    let statement = Statement::new(sql.to_owned());
-    connection.execute(sqlx_core::raw_sql::raw_sql(statement.sql())).await.map(drop)
 }
 
 /// MySQL cannot replace a routine, only drop and create it.

@@ -21,7 +21,7 @@ use sqlx_postgres::types::PgInterval;
 use sqlx_postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
 
 use crate::arg::{Arg, from_micros, micros, span_micros};
-use crate::dialect::{Dialect, answers, sealed};
+use crate::dialect::{Dialect, answers, sealed, sends};
 use crate::error::Verdict;
 use crate::migrate::Script;
 use crate::options::StoreOptions;
@@ -124,22 +124,7 @@ impl Dialect for Postgres {
         (options, pool)
     }
 
-    fn fetch<'c>(
-        connection: &'c mut PgConnection,
-        statement: &Statement,
-        args: &[Arg<'_>],
-    ) -> impl Future<Output = Result<Vec<PgRow>, SqlxError>> + Send + use<'c> {
-        query_with_result(statement.sql(), bind(args)).fetch_all(connection)
-    }
-
-    fn execute<'c>(
-        connection: &'c mut PgConnection,
-        statement: &Statement,
-        args: &[Arg<'_>],
-    ) -> impl Future<Output = Result<u64, SqlxError>> + Send + use<'c> {
-        let query = query_with_result(statement.sql(), bind(args));
-        async move { Ok(query.execute(connection).await?.rows_affected()) }
-    }
+    sends!(PgConnection, PgRow);
 
     async fn insert(
         connection: &mut PgConnection,
@@ -207,9 +192,9 @@ impl Dialect for Postgres {
         let mut connection = PgConnection::connect_with(options).await?;
         let mut tx = connection.begin().await?;
         // Other migrations are waited for, however long they take.
-        run(&mut tx, "set local lock_timeout = 0; set local statement_timeout = 0").await?;
-        run(&mut tx, &format!("select pg_advisory_xact_lock({})", script.lock_key())).await?;
-        run(&mut tx, &setup(script)).await?;
+        Self::run_script(&mut tx, "set local lock_timeout = 0; set local statement_timeout = 0").await?;
+        Self::run_script(&mut tx, &format!("select pg_advisory_xact_lock({})", script.lock_key())).await?;
+        Self::run_script(&mut tx, &setup(script)).await?;
         let table = script.naming.full("outbox_version");
         let select = Statement::new(format!("select version, routines from {table}"));
         let rows = Self::fetch(&mut tx, &select, &[]).await?;
@@ -224,19 +209,14 @@ impl Dialect for Postgres {
         let version = script.version();
         if !missing.is_empty() || found.1 != script.routines_mark {
             for sql in missing.iter().map(|(_, sql)| sql).chain(&script.routines) {
-                run(&mut tx, sql).await?;
+                Self::run_script(&mut tx, sql).await?;
             }
-            run(&mut tx, &record(script)).await?;
+            Self::run_script(&mut tx, &record(script)).await?;
         }
         tx.commit().await?;
         connection.close().await?;
         Ok(Ok(version))
     }
-}
-
-async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), SqlxError> {
-    let statement = Statement::new(sql.to_owned());
-    connection.execute(sqlx_core::raw_sql::raw_sql(statement.sql())).await.map(drop)
 }
 
 /// Creates the schema, unless it is there (which takes fewer rights), and the table of the version.

@@ -23,7 +23,7 @@ use sqlx_sqlite::{
 };
 
 use crate::arg::{Arg, from_micros, span_micros};
-use crate::dialect::{Dialect, answers, sealed};
+use crate::dialect::{Dialect, answers, sealed, sends};
 use crate::error::Verdict;
 use crate::json;
 use crate::migrate::Script;
@@ -128,22 +128,7 @@ impl Dialect for Sqlite {
         (options, pool.max_connections(1))
     }
 
-    fn fetch<'c>(
-        connection: &'c mut SqliteConnection,
-        statement: &Statement,
-        args: &[Arg<'_>],
-    ) -> impl Future<Output = Result<Vec<SqliteRow>, SqlxError>> + Send + use<'c> {
-        query_with_result(statement.sql(), bind(args)).fetch_all(connection)
-    }
-
-    fn execute<'c>(
-        connection: &'c mut SqliteConnection,
-        statement: &Statement,
-        args: &[Arg<'_>],
-    ) -> impl Future<Output = Result<u64, SqlxError>> + Send + use<'c> {
-        let query = query_with_result(statement.sql(), bind(args));
-        async move { Ok(query.execute(connection).await?.rows_affected()) }
-    }
+    sends!(SqliteConnection, SqliteRow);
 
     async fn insert(
         connection: &mut SqliteConnection,
@@ -216,7 +201,7 @@ impl Dialect for Sqlite {
         let options = options.clone().busy_timeout(Duration::from_secs(60));
         let mut connection = SqliteConnection::connect_with(&options).await?;
         let mut tx = connection.begin_with(Self::BEGIN).await?;
-        run(&mut tx, &setup(script)).await?;
+        Self::run_script(&mut tx, &setup(script)).await?;
         let select = Statement::new(format!("select version from {}", script.naming.full("outbox_version")));
         let rows = Self::fetch(&mut tx, &select, &[]).await?;
         let found: i32 = rows.first().map_or(Ok(0), |row| row.try_get_unchecked(0))?;
@@ -225,20 +210,15 @@ impl Dialect for Sqlite {
             Err(error) => return Ok(Err(error)),
         };
         for (_, sql) in missing {
-            run(&mut tx, sql).await?;
+            Self::run_script(&mut tx, sql).await?;
         }
         if !missing.is_empty() {
-            run(&mut tx, &record(script)).await?;
+            Self::run_script(&mut tx, &record(script)).await?;
         }
         tx.commit().await?;
         connection.close().await?;
         Ok(Ok(script.version()))
     }
-}
-
-async fn run(connection: &mut SqliteConnection, sql: &str) -> Result<(), SqlxError> {
-    let statement = Statement::new(sql.to_owned());
-    connection.execute(sqlx_core::raw_sql::raw_sql(statement.sql())).await.map(drop)
 }
 
 async fn in_transaction(
