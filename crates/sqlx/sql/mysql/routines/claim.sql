@@ -100,7 +100,7 @@ begin
                 from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
                 straight_join /*:*/outbox o on o.seq = s.seq
                 order by o.due_at desc, o.seq desc limit 1;
-                -- Locked, and the turn in the key looked at again: the lock sees what was committed meanwhile.
+                -- Locked by primary key, where the state is looked at again; the turn in the key is, further below.
                 select json_arrayagg(seq) into v_more from (
                     select o.seq
                     from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
