@@ -112,9 +112,9 @@ impl NewMessage {
         builder
     }
 
-    /// A message with this value as JSON.
-    pub fn json(topic: impl Into<String>, value: &(impl Serialize + ?Sized)) -> MessageBuilder {
-        let mut builder = MessageBuilder::new(topic.into(), JSON);
+    /// A message with this value as JSON. The topic may be a text, or an enum of yours with `AsRef<str>`.
+    pub fn json(topic: impl AsRef<str>, value: &(impl Serialize + ?Sized)) -> MessageBuilder {
+        let mut builder = MessageBuilder::new(topic.as_ref().to_owned(), JSON);
         match serde_json::to_vec(value) {
             Ok(payload) => builder.message.payload = payload.into(),
             Err(source) => {
@@ -127,8 +127,8 @@ impl NewMessage {
     }
 
     /// A message with these bytes, of content type `application/octet-stream` unless told otherwise.
-    pub fn bytes(topic: impl Into<String>, payload: impl Into<Bytes>) -> MessageBuilder {
-        let mut builder = MessageBuilder::new(topic.into(), OCTET_STREAM);
+    pub fn bytes(topic: impl AsRef<str>, payload: impl Into<Bytes>) -> MessageBuilder {
+        let mut builder = MessageBuilder::new(topic.as_ref().to_owned(), OCTET_STREAM);
         builder.message.payload = payload.into();
         builder
     }
@@ -397,6 +397,44 @@ impl MessageBuilder {
 }
 
 impl NewMessage {
+    /// Lets it go on in this trace, unless it has one of its own, or has no room for it.
+    pub(crate) fn trace(&mut self, context: &crate::trace::TraceContext) {
+        const ROOM: usize = 1024;
+        let bytes = self.encoded_headers().map_or(0, |headers| headers.len());
+        if bytes + ROOM <= MAX_HEADER_BYTES {
+            context.put(&mut self.headers);
+        }
+    }
+
+    /// The message as a worker has it that holds this lease, from memory. Its times are this machine's: only the database
+    /// knows its own.
+    pub(crate) fn leased(&self, lease: Lease, now: SystemTime) -> Message {
+        Message {
+            item: lease.item,
+            epoch: lease.epoch,
+            id: self.id,
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            order: self.order.unwrap_or_default(),
+            payload: self.payload.clone(),
+            content_type: self.content_type.clone(),
+            headers: self.headers.clone(),
+            correlation_id: self.correlation_id.clone(),
+            aggregate_type: self.aggregate_type.clone(),
+            aggregate_id: self.aggregate_id.clone(),
+            tenant_id: self.tenant_id.clone(),
+            priority: self.priority,
+            attempts: 0,
+            lease_losses: 0,
+            failing_since: None,
+            handled: Vec::new(),
+            occurred_at: self.occurred_at.unwrap_or(now),
+            created_at: now,
+            due_at: now,
+            expires_at: None,
+        }
+    }
+
     fn finish(&mut self) -> Result<()> {
         if self.id.is_nil() {
             return Err(Error::invalid("message id is the nil UUID", "leave it out or give one of your own"));
@@ -445,6 +483,11 @@ pub fn decode_headers(stored: Option<&str>) -> Result<Headers> {
     }
 }
 
+/// The handlers' names of this stored form: one a line.
+pub fn decode_handled(stored: Option<&str>) -> Vec<String> {
+    stored.unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
 /// A message as a worker gets it: what was published, and what has become of it so far.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
@@ -480,6 +523,10 @@ pub struct Message {
     pub attempts: u32,
     /// How many leases ran out on it; more than none makes it a suspect.
     pub lease_losses: u32,
+    /// Since when it has failed without a break for reasons that cost no attempt.
+    pub failing_since: Option<SystemTime>,
+    /// The handlers that are done with it: a retry runs the others.
+    pub handled: Vec<String>,
     /// When it happened: by the publisher's account, else when it was enqueued.
     pub occurred_at: SystemTime,
     /// When it was enqueued, by the database's clock.

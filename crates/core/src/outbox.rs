@@ -1,134 +1,167 @@
-//! The front door: publish in your own transaction, and the verbs of the work queue for those who bring their own
-//! loop.
+//! The front door: publish in your own transaction, run handlers, and the verbs of the work queue for those who bring
+//! their own loop.
 //!
 //! Nothing here writes SQL or knows a database; it checks, adds what the outbox is configured for, and calls the store.
 
+mod builder;
+mod pulse;
+mod transaction;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+use tracing::{Instrument as _, info};
+
+pub use self::builder::{OutboxBuilder, Policy};
+use self::pulse::Pulse;
+pub use self::transaction::OutboxTransaction;
+use crate::dispatch::hot::Door;
+use crate::dispatch::verdict::{self, Ended, Rules};
+use crate::dispatch::{Dispatcher, Tally, Until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::IntoMessage;
-use crate::id::Lease;
-use crate::message::{DEFAULT_MAX_PAYLOAD_BYTES, Enqueued, Message, NewMessage};
+use crate::handler::{Answer, HandlerError, States};
+use crate::housekeeping;
+use crate::id::{Lease, WorkerId};
+use crate::message::{Enqueued, Message, NewMessage, When};
+use crate::metrics::{self, count_with};
 use crate::order::OrderPolicy;
 use crate::outcome::{Failure, Outcome, Settled, Settlement};
-use crate::retry::{DEFAULT_MAX_ATTEMPTS, ExponentialBackoff, RetryPolicy};
-use crate::store::{Birth, ClaimRequest, Reaped, Retention, Store, TransactionalStore};
+use crate::registry::Registry;
+use crate::settings::Settings;
+use crate::shutdown::Shutdown;
+use crate::store::{
+    Birth, ClaimRequest, Reaped, Retention, Store, StoreAdmin, TransactionalStore, Transactions,
+};
 use crate::topic::Topics;
+use crate::trace::TraceContext;
 
-/// An outbox over a store.
+/// How long after a message was published other processes are told: long enough for a transaction to commit, and for many
+/// messages to share one word.
+const NUDGE_AFTER: Duration = Duration::from_millis(20);
+
+/// An outbox over a store. Cloning it is cheap, and all clones are the same outbox.
 ///
 /// ```
-/// use posthaste_core::{ClaimRequest, Event, MemoryStore, Outbox, WorkerId};
-/// use serde::Serialize;
+/// use posthaste_core::{Delivery, Event, HandlerResult, MemoryStore, Outbox, Shutdown};
+/// use serde::{Deserialize, Serialize};
 ///
-/// #[derive(Serialize)]
+/// #[derive(Serialize, Deserialize)]
 /// struct OrderPlaced { order_id: i64 }
 ///
 /// impl Event for OrderPlaced {
 ///     const TOPIC: &'static str = "order.placed";
 /// }
 ///
+/// async fn send_receipt(order: Delivery<OrderPlaced>) -> HandlerResult {
+///     println!("receipt for order {}", order.order_id);
+///     Ok(())                                                   // an error would mean: again later
+/// }
+///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste_core::Result<()> {
 /// let store = MemoryStore::new();
-/// let outbox = Outbox::builder(store.clone()).build().await?;
+/// let outbox = Outbox::builder(store.clone()).on(send_receipt).build().await?;
+/// let shutdown = Shutdown::new();
+/// let running = tokio::spawn(outbox.run(shutdown.clone()));
 ///
 /// let mut tx = store.begin();                                  // your own transaction, with your own rows in it
 /// outbox.publish(&mut tx, &OrderPlaced { order_id: 42 }).await?;
 /// tx.commit();                                                 // both, or neither
 ///
-/// for message in outbox.claim(&ClaimRequest::new(WorkerId::new("me")?)).await? {
-///     println!("{} {}", message.topic, message.id);
-///     outbox.ack(&[message.lease()]).await?;
-/// }
+/// shutdown.begin();
+/// running.await.expect("it does not panic")?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
-pub struct Outbox<S> {
-    store: S,
-    max_payload_bytes: usize,
-    max_attempts: u32,
-    retry: Arc<dyn RetryPolicy>,
-    order: Vec<(Topics, OrderPolicy)>,
-}
-
-/// Configures an [`Outbox`].
-#[must_use = "a builder does nothing until it is built"]
 #[derive(Debug)]
-pub struct OutboxBuilder<S> {
-    outbox: Outbox<S>,
-    error: Option<Error>,
+pub struct Outbox<S> {
+    inner: Arc<Inner<S>>,
 }
 
-impl<S: Store> OutboxBuilder<S> {
-    /// The most bytes of a payload: 1 byte to 1 GiB. Default: 1 MiB.
-    pub fn max_payload_bytes(mut self, bytes: usize) -> Self {
-        if !(1..=1 << 30).contains(&bytes) {
-            self.refuse(format!("max_payload_bytes is {bytes}"), "give it 1 to 1073741824");
+impl<S> Clone for Outbox<S> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+/// What all clones of an outbox share, with its dispatcher, too.
+#[derive(Debug)]
+pub(crate) struct Inner<S> {
+    pub(crate) store: S,
+    pub(crate) name: Arc<str>,
+    pub(crate) worker: WorkerId,
+    pub(crate) settings: Settings,
+    pub(crate) registry: Registry,
+    pub(crate) states: Arc<States>,
+    pub(crate) door: Door,
+    pub(crate) wake: Notify,
+    rules: Rules,
+    rules_by_topic: Vec<(Topics, Rules)>,
+    order: Vec<(Topics, OrderPolicy)>,
+    nudging: AtomicBool,
+}
+
+impl<S> Inner<S> {
+    /// What is decided by this topic.
+    pub(crate) fn rules_of(&self, topic: &str) -> &Rules {
+        let own = self.rules_by_topic.iter().find(|(topics, _)| topics.contains(topic));
+        own.map_or(&self.rules, |(_, rules)| rules)
+    }
+}
+
+impl<S: Store> Inner<S> {
+    /// There are, or will soon be, messages to claim, by these facts about each: whether its topic is handled here.
+    pub(crate) fn stir(self: &Arc<Self>, handled_here: impl IntoIterator<Item = bool>) {
+        let running = self.door.is_open();
+        let (mut here, mut elsewhere) = (false, false);
+        for handled in handled_here {
+            here |= handled && running;
+            elsewhere |= !(handled && running);
         }
-        self.outbox.max_payload_bytes = bytes;
-        self
-    }
-
-    /// How many attempts a message has before [`Outbox::abandon`] makes it dead: at least 1. Default: 10.
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        if attempts == 0 {
-            self.refuse("max_attempts is 0".into(), "give it at least 1");
+        if here {
+            self.wake.notify_one();
         }
-        self.outbox.max_attempts = attempts;
-        self
-    }
-
-    /// How long [`Outbox::abandon`] waits before the next attempt. Default: [`ExponentialBackoff`], 2 s to 60 s.
-    pub fn retry(mut self, policy: impl RetryPolicy) -> Self {
-        self.outbox.retry = Arc::new(policy);
-        self
-    }
-
-    /// What becomes of a key when one of its messages of these topics dies; of several that match, the first one given
-    /// decides. Default: [`OrderPolicy::Block`].
-    pub fn order(mut self, topics: Topics, policy: OrderPolicy) -> Self {
-        self.outbox.order.push((topics, policy));
-        self
-    }
-
-    /// The outbox, once the store has been checked: reachable, and with tables that this code knows.
-    pub async fn build(self) -> Result<Outbox<S>> {
-        if let Some(error) = self.error {
-            return Err(error);
+        if !elsewhere || !self.settings.notify || self.nudging.swap(true, Ordering::AcqRel) {
+            return;
         }
-        self.outbox.store.check().await?;
-        Ok(self.outbox)
-    }
-
-    fn refuse(&mut self, message: String, remedy: &str) {
-        let error = || Error::new(ErrorKind::Configuration, message).with_remedy(remedy);
-        self.error.get_or_insert_with(error);
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(NUDGE_AFTER).await;
+            inner.nudging.store(false, Ordering::Release);
+            // A hint that is lost costs time, not messages: others poll.
+            if let Err(error) = inner.store.nudge().await {
+                tracing::debug!(store = %inner.name, error = ?error, "other processes could not be told");
+            }
+        });
     }
 }
 
 impl<S: Store> Outbox<S> {
     /// Configures an outbox over this store.
     pub fn builder(store: S) -> OutboxBuilder<S> {
-        let outbox = Self {
-            store,
-            max_payload_bytes: DEFAULT_MAX_PAYLOAD_BYTES,
-            max_attempts: DEFAULT_MAX_ATTEMPTS,
-            retry: Arc::new(ExponentialBackoff::default()),
-            order: Vec::new(),
-        };
-        OutboxBuilder { outbox, error: None }
+        OutboxBuilder::new(store)
     }
 
     /// The store.
     pub fn store(&self) -> &S {
-        &self.store
+        &self.inner.store
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// Under which name this outbox holds leases.
+    pub fn worker(&self) -> &WorkerId {
+        &self.inner.worker
     }
 
     /// Stores a message in a transaction of its own, for those who have no data of their own to save with it.
     pub async fn enqueue(&self, message: impl IntoMessage) -> Result<Enqueued> {
         let message = self.prepare(message)?;
-        one(self.store.enqueue(&[message]).await?)
+        one(self.enqueue_prepared(&[message]).await?)
     }
 
     /// Stores messages in one transaction of their own: all of them, or none.
@@ -140,12 +173,19 @@ impl<S: Store> Outbox<S> {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        self.store.enqueue(&messages).await
+        self.enqueue_prepared(&messages).await
+    }
+
+    async fn enqueue_prepared(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
+        let enqueued = self.inner.store.enqueue(messages).await?;
+        self.published(messages);
+        self.stir(messages);
+        Ok(enqueued)
     }
 
     /// Takes messages that can start now. See [`Store::claim`].
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>> {
-        self.store.claim(request).await
+        self.inner.store.claim(request).await
     }
 
     /// Delivered: they are done, for ever.
@@ -153,13 +193,14 @@ impl<S: Store> Outbox<S> {
         self.settle_all(leases, &Outcome::Ack).await
     }
 
-    /// Failed: again after the delay that the outbox's retry policy says, or dead if that was the last attempt.
+    /// Failed: again after the delay that the topic's retry policy says, or dead if that was the last attempt. Values of the
+    /// message that the failure's text repeats are blotted out of it.
     ///
     /// For a delay of your own, or many messages at a time, see [`settle`](Self::settle).
     pub async fn abandon(&self, message: &Message, failure: Failure) -> Result<Settled> {
-        let attempt = message.attempts.saturating_add(1);
-        let delay = self.retry.delay(attempt, fastrand::f64());
-        let outcome = Outcome::Abandon { delay, failure, max_attempts: self.max_attempts };
+        let (rules, settings) = (self.inner.rules_of(message.topic.as_str()), &self.inner.settings);
+        let ended = Ended::Answered(Err(HandlerError(Answer::Retry { failure, after: None })));
+        let outcome = verdict::outcome(message, ended, rules, settings, fastrand::f64());
         let settled = self.settle_all(&[message.lease()], &outcome).await?;
         settled.first().copied().ok_or_else(no_answer)
     }
@@ -181,45 +222,51 @@ impl<S: Store> Outbox<S> {
 
     /// Outcomes of any kind, in one round trip. See [`Store::settle`].
     pub async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        self.store.settle(settlements).await
+        self.inner.store.settle(settlements).await
     }
 
     /// Lets leases last this long from now. See [`Store::renew`].
     pub async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>> {
-        self.store.renew(leases, lease).await
+        self.inner.store.renew(leases, lease).await
     }
 
     /// Takes messages back whose lease has run out. See [`Store::reap`].
     pub async fn reap(&self, limit: u32) -> Result<Reaped> {
-        self.store.reap(limit).await
+        self.inner.store.reap(limit).await
     }
 
     /// Gives up messages that nobody claimed before their expiry. See [`Store::expire`].
     pub async fn expire(&self, limit: u32) -> Result<u64> {
-        self.store.expire(limit).await
+        self.inner.store.expire(limit).await
     }
 
     /// Sets aside what waits behind a dead message with the policy `park`. See [`Store::park`].
     pub async fn park(&self, limit: u32) -> Result<u64> {
-        self.store.park(limit).await
+        self.inner.store.park(limit).await
     }
 
     /// Removes, or archives, messages whose retention is over. See [`Store::prune`].
     pub async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
-        self.store.prune(retention, limit).await
+        self.inner.store.prune(retention, limit).await
     }
 
     async fn settle_all(&self, leases: &[Lease], outcome: &Outcome) -> Result<Vec<Settled>> {
         let settlements: Vec<_> =
-            leases.iter().map(|lease| Settlement { lease: *lease, outcome: outcome.clone() }).collect();
-        self.store.settle(&settlements).await
+            leases.iter().map(|lease| Settlement::new(*lease, outcome.clone())).collect();
+        self.inner.store.settle(&settlements).await
     }
 
     fn prepare(&self, message: impl IntoMessage) -> Result<NewMessage> {
         let mut message = message.into_message().map_err(|error| error.during("publish"))?;
-        message.check_payload(self.max_payload_bytes).map_err(|error| error.during("publish"))?;
-        if let Some((_, policy)) = self.order.iter().find(|(topics, _)| topics.contains(message.topic())) {
+        let most = self.inner.settings.max_payload_bytes as usize;
+        message.check_payload(most).map_err(|error| error.during("publish"))?;
+        if let Some((_, policy)) =
+            self.inner.order.iter().find(|(topics, _)| topics.contains(message.topic()))
+        {
             message.set_order(*policy);
+        }
+        if let Some(context) = TraceContext::current() {
+            message.trace(&context);
         }
         Ok(message)
     }
@@ -227,19 +274,131 @@ impl<S: Store> Outbox<S> {
     fn prepare_all<M: IntoMessage>(&self, messages: impl IntoIterator<Item = M>) -> Result<Vec<NewMessage>> {
         messages.into_iter().map(|message| self.prepare(message)).collect()
     }
+
+    /// Lets those look who can handle what is due at once.
+    fn stir(&self, messages: &[NewMessage]) {
+        let now = messages.iter().filter(|message| message.due() == When::Now);
+        self.inner.stir(now.map(|message| self.inner.registry.handles(message.topic())));
+    }
+
+    /// Says that messages were written, once per batch, with nothing of their content.
+    fn published(&self, messages: &[NewMessage]) {
+        let Some(first) = messages.first() else { return };
+        info!(
+            store = %self.inner.name, count = messages.len(), message_id = %first.id(), topic = first.topic(),
+            "enqueued"
+        );
+        for message in messages {
+            count_with(metrics::ENQUEUED, "topic", message.topic(), 1);
+        }
+    }
+}
+
+impl<S: StoreAdmin> Outbox<S> {
+    /// Delivers messages to the handlers of this outbox, until the shutdown: claims and hot messages, retries, renewals,
+    /// and housekeeping by its schedules.
+    ///
+    /// It ends with an error only if it cannot begin, or if at the end of a graceful shutdown the database could not be
+    /// told what had become of messages; they come again when their leases have run out. If its future is dropped, a
+    /// graceful shutdown begins in the background.
+    ///
+    /// See [`shutdown_signal`](crate::shutdown_signal) and [`Shutdown`]; any future that resolves to `()` will do, too.
+    pub fn run<E: Into<Shutdown>>(&self, shutdown: E) -> impl Future<Output = Result<()>> + Send + use<S, E> {
+        let inner = Arc::clone(&self.inner);
+        let shutdown = shutdown.into();
+        async move {
+            if inner.registry.is_empty() {
+                return Err(Error::new(ErrorKind::Configuration, "the outbox has no handlers")
+                    .during("run")
+                    .with_remedy("give it some by on() or on_topic(), or do not run it"));
+            }
+            let Some(hot) = inner.door.open() else {
+                return Err(Error::new(ErrorKind::Configuration, "this outbox runs already").during("run"));
+            };
+            let span = tracing::debug_span!("outbox", store = %inner.name, worker = %inner.worker);
+            let dispatcher = Dispatcher::new(Arc::clone(&inner), Until::ShutDown);
+            let dispatch = tokio::spawn(dispatcher.run(hot, shutdown.clone()).instrument(span.clone()));
+            let housekeeping =
+                tokio::spawn(housekeeping::run(Arc::clone(&inner), shutdown.clone()).instrument(span));
+            let _guard = Guard(shutdown.clone(), Arc::clone(&inner));
+            let _pulse = Pulse::start(inner.settings.lease);
+            let ended = dispatch.await;
+            shutdown.begin_once();
+            if !shutdown.has_ended() {
+                // It ends between two jobs; a job under way is a few statements.
+                let _ = housekeeping.await;
+            }
+            match ended {
+                Ok(tally) => tally.map(drop),
+                Err(error) => Err(Error::new(ErrorKind::Database, "the dispatcher panicked")
+                    .during("run")
+                    .with_remedy("this is a defect of posthaste's: please report it")
+                    .with_source(error)),
+            }
+        }
+    }
+
+    /// Runs the handlers of everything that is due, and of what they publish, and returns when nothing is left: for tests,
+    /// and for programs that run now and then. Retries that are due later are left for later.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste_core::Result<()> {
+    /// use posthaste_core::{HandlerError, MemoryStore, Message, NewMessage, Outbox};
+    ///
+    /// let outbox = Outbox::builder(MemoryStore::new())
+    ///     .on_topic("number", async |message: Message| match &message.payload[..] {
+    ///         b"13" => Err(HandlerError::dead("unlucky")),
+    ///         _ => Ok(()),
+    ///     })
+    ///     .build().await?;
+    /// outbox.enqueue_all(["12", "13", "14"].map(|n| NewMessage::bytes("number", n))).await?;
+    /// let tally = outbox.drain().await?;
+    /// assert_eq!((tally.delivered, tally.dead), (2, 1));
+    /// # Ok(()) }
+    /// ```
+    pub async fn drain(&self) -> Result<Tally> {
+        let inner = &self.inner;
+        if inner.registry.is_empty() {
+            return Ok(Tally::default());
+        }
+        let Some(hot) = inner.door.open() else {
+            return Err(Error::new(ErrorKind::Configuration, "this outbox runs already").during("drain"));
+        };
+        let shutdown = Shutdown::new();
+        let _guard = Guard(shutdown.clone(), Arc::clone(inner));
+        let _pulse = Pulse::start(inner.settings.lease);
+        let dispatcher = Dispatcher::new(Arc::clone(inner), Until::Idle);
+        match tokio::spawn(dispatcher.run(hot, shutdown)).await {
+            Ok(tally) => tally,
+            Err(error) => Err(Error::new(ErrorKind::Database, "the dispatcher panicked")
+                .during("drain")
+                .with_source(error)),
+        }
+    }
+}
+
+/// Closes the hot path, and begins a shutdown, however a run ends.
+struct Guard<S>(Shutdown, Arc<Inner<S>>);
+
+impl<S> Drop for Guard<S> {
+    fn drop(&mut self) {
+        self.0.begin_once();
+        self.1.door.close();
+    }
 }
 
 impl<S: TransactionalStore> Outbox<S> {
     /// Publishes a message in your own transaction: it exists if, and only if, that transaction commits.
     ///
-    /// A message whose id or dedup key is stored already is not stored again, and your transaction goes on.
+    /// A message whose id or dedup key is stored already is not stored again, and your transaction goes on. The cold path
+    /// finds the message soon after your commit; for the hot path see [`begin`](Self::begin) and [`enlist`](Self::enlist).
     pub async fn publish(
         &self,
         connection: &mut S::Connection,
         message: impl IntoMessage,
     ) -> Result<Enqueued> {
         let message = self.prepare(message)?;
-        one(self.store.insert(connection, &[message], Birth::Ready).await?)
+        one(self.publish_prepared(connection, &[message]).await?)
     }
 
     /// Publishes messages in your own transaction, in one round trip.
@@ -252,7 +411,45 @@ impl<S: TransactionalStore> Outbox<S> {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        self.store.insert(connection, &messages, Birth::Ready).await
+        self.publish_prepared(connection, &messages).await
+    }
+
+    async fn publish_prepared(
+        &self,
+        connection: &mut S::Connection,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Enqueued>> {
+        let enqueued = self.inner.store.insert(connection, messages, Birth::Ready).await?;
+        self.published(messages);
+        // The commit is yours, and comes some time from now: looking starts soon, and is repeated.
+        self.stir(messages);
+        Ok(enqueued)
+    }
+}
+
+impl<S: Transactions> Outbox<S> {
+    /// Opens a transaction whose messages take the hot path: delivered from memory right after
+    /// [`commit`](OutboxTransaction::commit), if this outbox runs, has a handler for their topic, and has room.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste_core::Result<()> {
+    /// use posthaste_core::{MemoryStore, Message, NewMessage, Outbox};
+    ///
+    /// let outbox = Outbox::builder(MemoryStore::new())
+    ///     .on_topic("greeting", async |_: Message| posthaste_core::handled())
+    ///     .build().await?;
+    /// let mut tx = outbox.begin().await?;               // dereferences to your database's connection
+    /// tx.publish(NewMessage::bytes("greeting", "hello")).await?;
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn begin(&self) -> Result<OutboxTransaction<S>> {
+        Ok(self.enlist(self.inner.store.begin().await?))
+    }
+
+    /// The same with a transaction that you have opened yourself, say from a pool of your own.
+    pub fn enlist(&self, transaction: S::Transaction) -> OutboxTransaction<S> {
+        OutboxTransaction::new(self.clone(), transaction)
     }
 }
 
@@ -267,6 +464,7 @@ fn no_answer() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::retry::ExponentialBackoff;
     use crate::store::memory::MemoryStore;
 
     #[tokio::test(flavor = "current_thread")]

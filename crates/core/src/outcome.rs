@@ -167,6 +167,12 @@ impl Failure {
         Self::new(FailureClass::Permanent, text)
     }
 
+    /// The same with its text, but not its tag, changed.
+    pub(crate) fn map_text(&self, change: impl Fn(&str) -> String) -> Self {
+        let text = self.text.strip_prefix(self.class.tag()).unwrap_or(&self.text);
+        Self::new(self.class, change(text))
+    }
+
     /// Its class.
     pub fn class(&self) -> FailureClass {
         self.class
@@ -195,8 +201,10 @@ pub enum Outcome {
         delay: Duration,
         /// What went wrong. Its class decides whether an attempt is charged.
         failure: Failure,
-        /// The attempt that is the last one.
+        /// The attempt that is the last one, for classes that cost attempts.
         max_attempts: u32,
+        /// For how long it may fail without a break, for classes that cost none; none is for ever.
+        max_age: Option<Duration>,
     },
     /// Not yet: again after the delay, without any charge.
     Defer {
@@ -233,6 +241,22 @@ impl Outcome {
         }
     }
 
+    /// The attempt that is the last one; the largest number where there is none.
+    pub fn max_attempts(&self) -> u32 {
+        match self {
+            Self::Abandon { max_attempts, .. } => *max_attempts,
+            _ => u32::MAX,
+        }
+    }
+
+    /// For how long it may fail without a break and without charge.
+    pub fn max_age(&self) -> Option<Duration> {
+        match self {
+            Self::Abandon { max_age, .. } => max_age.map(|age| age.min(MAX_DELAY)),
+            _ => None,
+        }
+    }
+
     /// What is recorded as its failure.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
@@ -249,6 +273,20 @@ pub struct Settlement {
     pub lease: Lease,
     /// What became of it.
     pub outcome: Outcome,
+    /// The handlers that are done with it by now, if that has changed; see [`Message::handled`](crate::Message).
+    pub handled: Option<Vec<String>>,
+}
+
+impl Settlement {
+    /// This outcome for this lease.
+    pub fn new(lease: Lease, outcome: Outcome) -> Self {
+        Self { lease, outcome, handled: None }
+    }
+
+    /// The stored form of [`handled`](Self::handled): one name a line.
+    pub fn encoded_handled(&self) -> Option<String> {
+        self.handled.as_ref().map(|names| names.join("\n"))
+    }
 }
 
 /// Whether a settlement, or a renewal, took place.

@@ -9,7 +9,8 @@ pub mod memory;
 
 use std::collections::HashSet;
 use std::fmt::Debug;
-use std::time::Duration;
+use std::ops::DerefMut;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
@@ -131,8 +132,12 @@ pub enum Birth<'a> {
 impl<'a> Birth<'a> {
     /// In which state this message is born.
     pub fn for_message(self, message: &NewMessage) -> Birth<'a> {
-        let at_once = message.key().is_none() && message.due() == When::Now && message.expires().is_none();
-        if at_once { self } else { Birth::Ready }
+        if Self::is_at_once(message) { self } else { Birth::Ready }
+    }
+
+    /// Whether this message may be born leased.
+    pub(crate) fn is_at_once(message: &NewMessage) -> bool {
+        message.key().is_none() && message.due() == When::Now && message.expires().is_none()
     }
 }
 
@@ -242,6 +247,15 @@ impl Retention {
     }
 }
 
+/// Which turn of a job is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// One that comes this long after the last one.
+    Every(Duration),
+    /// The one of this time, which the database's clock must have reached.
+    At(SystemTime),
+}
+
 /// A database, as workers see it.
 ///
 /// # Behavior of every call
@@ -287,6 +301,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - Ack: done, or no longer there if the store does not keep what is done. Abandon: ready after the delay with one
     ///   attempt more (none more for classes that cost none), or dead if that reaches `max_attempts`. Defer: ready
     ///   after the delay. Release: ready at once. Fail: dead. Abandon and fail record their failure.
+    /// - An abandon that costs no attempt notes since when such failures have gone on without a break, and the message is
+    ///   dead once that is `max_age` ago; an abandon that costs one, and a requeue, break it.
+    /// - The names of handlers that are done, if given, replace the stored ones, whatever the outcome.
     /// - At most [`MAX_BATCH`] settlements; of several for one lease, the first decides and the others are lost.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
 
@@ -324,6 +341,23 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - Never a ready or leased one.
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64>;
 
+    /// Whether it is the caller's turn to do this job: yes for one caller per turn, however many ask.
+    ///
+    /// # Behavior
+    /// - The answer is yes if the job never had a turn, or its last turn is before the one that is asked for; the turn is
+    ///   then taken. See [`Turn`].
+    async fn turn(&self, job: &str, turn: Turn) -> Result<bool>;
+
+    /// Where the messages are, for people to read in logs; without any secret.
+    fn name(&self) -> String {
+        "store".to_owned()
+    }
+
+    /// Tells other processes that there may be something to claim; a hint, which may get lost. By default nothing.
+    async fn nudge(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Resolves when there may be something to claim. By default never: polling is the guarantee, this the hint.
     async fn wakeup(&self) {
         std::future::pending::<()>().await;
@@ -352,6 +386,35 @@ pub trait TransactionalStore: Store {
         messages: &[NewMessage],
         birth: Birth<'_>,
     ) -> impl Future<Output = Result<Vec<Enqueued>>> + Send;
+
+    /// Which of these messages, born leased through the same connection, are still there.
+    ///
+    /// # Behavior
+    /// - Sees what the connection's own transaction sees: a row that went with a savepoint is not there.
+    /// - In a transaction that can no longer commit it is an error, for no leases at all, too, where the database would take
+    ///   COMMIT for a rollback without a word; elsewhere nothing is there.
+    fn survivors(
+        &self,
+        connection: &mut Self::Connection,
+        leases: &[Lease],
+    ) -> impl Future<Output = Result<Vec<bool>>> + Send;
+}
+
+/// A database that can open transactions for its user, too.
+pub trait Transactions: TransactionalStore {
+    /// An open transaction. Dropped without a commit, it is rolled back.
+    type Transaction: DerefMut<Target = Self::Connection> + Send;
+
+    /// Opens a transaction, on a connection with the settings that a user would expect.
+    fn begin(&self) -> impl Future<Output = Result<Self::Transaction>> + Send;
+
+    /// Commits what has not failed: whoever used the connection himself asks for [survivors](TransactionalStore::survivors)
+    /// before. An error of the kind [`CommitUnknown`](crate::ErrorKind::CommitUnknown) leaves open whether it took place;
+    /// after any other nothing was committed.
+    fn commit(&self, transaction: Self::Transaction) -> impl Future<Output = Result<()>> + Send;
+
+    /// Rolls back.
+    fn rollback(&self, transaction: Self::Transaction) -> impl Future<Output = Result<()>> + Send;
 }
 
 #[cfg(test)]

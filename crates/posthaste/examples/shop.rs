@@ -5,8 +5,7 @@
 //! of its work. In the end the program checks what was promised, and exits with an error if any of it does not hold.
 //!
 //! It needs nothing but SQLite, which is compiled in, and a temporary folder. Read it from top to bottom: first what a
-//! program of your own would contain, then the show around it. The loop of a worker is written out by hand; it may use
-//! nothing but the public verbs of the outbox.
+//! program of your own would contain, then the show around it. It may use nothing but the public interface.
 
 #![allow(clippy::print_stdout, reason = "it is for looking at")]
 
@@ -18,8 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use posthaste::{
-    ClaimRequest, Event, ExponentialBackoff, Failure, FailureClass, Filter, Message, MessageId, NewMessage,
-    OrderPolicy, Outbox, Record, Settled, SqliteStore, State, Stats, StoreAdmin, Topics, WorkerId,
+    Delivery, Event, ExponentialBackoff, FailureClass, Filter, HandlerError, HandlerResult, MessageId,
+    NewMessage, OrderPolicy, Outbox, Record, Schedule, Shared, Shutdown, SqliteStore, State, Stats,
+    StoreAdmin, Topics,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
@@ -56,10 +56,8 @@ struct Shop {
     /// The shop's own connections; posthaste has others.
     pool: SqlitePool,
     outbox: Outbox<SqliteStore>,
-    /// What has left the house, in that order.
-    receipts: Mutex<Vec<Receipt>>,
+    post: Arc<Post>,
     closed: AtomicBool,
-    opened: Instant,
 }
 
 enum Checkout {
@@ -99,114 +97,58 @@ async fn place_order(shop: &Shop, order: &OrderPlaced, card_is_good: bool) -> Re
 // Delivering: the workers
 // ---------------------------------------------------------------------------------------------------------------------
 
-/// How long a claimed message is its worker's own. Seconds to minutes in real life; short here, so that nobody waits.
-const LEASE: Duration = Duration::from_millis(300);
-
-/// Claims messages, handles them, and says what became of each, until the shop is closed. A worker of your own would go
-/// on after an error that `is_transient`; this one gives up.
-async fn work(shop: Arc<Shop>, name: &'static str, will_crash: bool) -> Result {
-    let request = ClaimRequest::new(WorkerId::unique(name))
-        .topics(Topics::of([OrderPlaced::TOPIC])?)
-        .limit(2)
-        .lease(LEASE);
-    while !shop.is_closed() {
-        let messages = shop.outbox.claim(&request).await?;
-        for (index, message) in messages.iter().enumerate() {
-            let Ok(order) = message.json::<OrderPlaced>() else {
-                shop.outbox.fail(&[message.lease()], Failure::permanent("unreadable")).await?;
-                continue;
-            };
-            let handled = send_receipt(&shop, name, message, &order).await;
-
-            let still_held = messages.len() - index;
-            if will_crash && handled.is_ok() && still_held > 1 && shop.receipts_sent() > 8 {
-                crash(&shop, name, &order, still_held);
-                return Ok(()); // Nothing acked, nothing given back: as after a kill -9.
-            }
-            settle(&shop, name, message, &order, handled).await?;
-        }
-        if messages.is_empty() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-    Ok(())
-}
-
-/// The handler: user code that succeeds, fails for now, or fails for good.
-async fn send_receipt(
-    shop: &Shop,
-    name: &str,
-    message: &Message,
-    order: &OrderPlaced,
-) -> Result<(), Failure> {
+/// The handler. Its first argument is the event, which says the topic; what it shares with others comes after it.
+async fn send_receipt(order: Delivery<OrderPlaced>, Shared(worker): Shared<Worker>) -> HandlerResult {
     sleep(Duration::from_millis(80)).await; // the mail server takes its time
-    if order.number == NO_SUCH_ADDRESS {
-        return Err(Failure::permanent("no such address"));
+    let number = order.number;
+    if number == NO_SUCH_ADDRESS {
+        worker.say(RED, &format!("order {number}: no such address; dead, with that reason"));
+        return Err(HandlerError::dead("no such address")); // never again
     }
-    if message.attempts < attempts_in_vain(order.number) {
-        return Err(Failure::business("mailbox full"));
+    if order.attempt() <= attempts_in_vain(number) {
+        let (attempt, customer) = (order.attempt(), &order.customer);
+        worker.say(
+            YELLOW,
+            &format!(
+                "order {number}: mailbox full; attempt {attempt}, again later; {customer}'s next orders wait"
+            ),
+        );
+        return Err("mailbox full".into()); // any error means: again later
     }
-    let receipt = Receipt { id: message.id, number: order.number, customer: order.customer.clone() };
-    if shop.sent(receipt) > 1 {
-        let line =
-            format!("order {}: receipt sent again, as its ack never came (at least once)", order.number);
-        shop.say(name, YELLOW, &line);
+    let receipt = Receipt { id: order.message().id, number, customer: order.customer.clone() };
+    if worker.post.sent(receipt) > 1 {
+        worker.say(
+            YELLOW,
+            &format!("order {number}: receipt sent again, as its ack never came (at least once)"),
+        );
     }
+    worker.crash_perhaps(number).await;
     Ok(())
 }
 
-/// Tells the outbox what became of a message. Exactly one of these verbs ends every lease.
-async fn settle(
-    shop: &Shop,
-    name: &str,
-    message: &Message,
-    order: &OrderPlaced,
-    handled: Result<(), Failure>,
-) -> Result {
-    let lease = [message.lease()];
-    let OrderPlaced { number, customer } = order;
-    let settled = match handled {
-        Ok(()) => shop.outbox.ack(&lease).await?,
-        Err(failure) if failure.class() == FailureClass::Permanent => {
-            shop.say(name, RED, &format!("order {number}: {}; dead, with that reason", failure.text()));
-            shop.outbox.fail(&lease, failure).await?
-        }
-        Err(failure) => {
-            let (attempt, text) = (message.attempts + 1, failure.text());
-            let line = format!(
-                "order {number}: {text}; attempt {attempt}, again later; {customer}'s next orders wait"
-            );
-            shop.say(name, YELLOW, &line);
-            vec![shop.outbox.abandon(message, failure).await?]
-        }
-    };
-    // A worker that took longer than its lease is told, and has changed nothing.
-    if settled != [Settled::Applied] {
-        shop.say(name, YELLOW, &format!("order {number}: too late, the lease was lost"));
-    }
-    Ok(())
-}
-
-/// Takes back what workers hold whose lease has run out. Any number of processes may do this.
-async fn reap(shop: Arc<Shop>) -> Result {
-    while !shop.is_closed() {
-        let reaped = shop.outbox.reap(100).await?;
-        if reaped.ready > 0 {
-            shop.say(
-                "reaper",
-                YELLOW,
-                &format!("leases run out: {}; their messages are ready again", reaped.ready),
-            );
-        }
-        sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
+/// A process of its own in real life: an outbox with handlers, which claims, retries, renews leases, reaps and prunes.
+async fn open_worker(store: &SqliteStore, worker: Worker) -> Result<Outbox<SqliteStore>> {
+    let outbox = Outbox::builder(store.clone())
+        .on(send_receipt)
+        .share(worker)
+        .workers(2)
+        .order(Topics::all(), OrderPolicy::Skip) // when a message dies, its customer's others go on
+        // Short, so that nobody waits; in real life the defaults will do.
+        .lease(LEASE)
+        .poll(Duration::from_millis(5), Duration::from_millis(50))
+        .retry(ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2)))
+        .reap(Schedule::every(Duration::from_millis(100)))
+        .build()
+        .await?;
+    Ok(outbox)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The show
 // ---------------------------------------------------------------------------------------------------------------------
 
+/// How long a claimed message is its worker's own, unless it is renewed.
+const LEASE: Duration = Duration::from_millis(300);
 const CUSTOMERS: [&str; 5] = ["ann", "bob", "cleo", "dan", "eve"];
 const CHECKOUTS: i64 = 40;
 const CLICKED_TWICE: i64 = 11;
@@ -229,42 +171,40 @@ async fn main() -> Result<ExitCode> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("shop.db");
 
-    // The outbox: a store, its tables, and what is to happen when a message dies (here: its customer's others go on).
+    // The outbox's own tables, and the shop's, in the same database: that is what makes one transaction of both possible.
     let store = SqliteStore::open(&file).await?;
     store.migrate().await?;
-    let outbox = Outbox::builder(store)
-        .order(Topics::all(), OrderPolicy::Skip)
-        .retry(ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2)))
-        .build()
-        .await?;
-
-    // The shop's own tables, in the same database: that is what makes one transaction of both possible.
     let pool = SqlitePool::connect_with(SqliteConnectOptions::new().filename(&file)).await?;
     sqlx::query("create table orders (number integer not null, customer text not null)")
         .execute(&pool)
         .await?;
 
-    let (receipts, closed) = (Mutex::default(), AtomicBool::new(false));
-    let shop = Arc::new(Shop { pool, outbox, receipts, closed, opened: Instant::now() });
     println!(
         "{CHECKOUTS} checkouts, {} customers, workers ada and ben, leases of {LEASE:?}\n",
         CUSTOMERS.len()
     );
+    let post = Arc::new(Post { receipts: Mutex::default(), opened: Instant::now() });
+    let [ada_stops, ben_stops] = [Shutdown::new(), Shutdown::new()];
+    let ada = open_worker(&store, Worker { name: "ada", post: post.clone(), crashes: None }).await?;
+    let ben =
+        open_worker(&store, Worker { name: "ben", post: post.clone(), crashes: Some(ben_stops.clone()) })
+            .await?;
+    let running = [tokio::spawn(ada.run(ada_stops.clone())), tokio::spawn(ben.run(ben_stops.clone()))];
 
-    let tasks = [
-        tokio::spawn(work(shop.clone(), "ada", false)),
-        tokio::spawn(work(shop.clone(), "ben", true)),
-        tokio::spawn(reap(shop.clone())),
-        tokio::spawn(watch(shop.clone())),
-    ];
+    // Whoever publishes needs an outbox, too; it may be one that runs, or, as here, one that does not.
+    let outbox = Outbox::builder(store).order(Topics::all(), OrderPolicy::Skip).build().await?;
+    let shop = Arc::new(Shop { pool, outbox, post, closed: AtomicBool::new(false) });
+    let watching = tokio::spawn(watch(shop.clone()));
     let refused = open_for_business(&shop).await?;
     let drained = drain(&shop).await?;
 
-    // Tasks are asked to end, never cancelled: a statement that is dropped half-way costs its connection.
-    shop.closed.store(true, Ordering::Relaxed);
-    for task in tasks {
-        task.await??;
+    // A graceful shutdown: handlers finish, and nothing stays leased. `outbox.run(shutdown_signal())` does it on SIGTERM.
+    ada_stops.begin();
+    for worker in running {
+        worker.await??;
     }
+    shop.closed.store(true, Ordering::Relaxed);
+    watching.await??;
 
     let all_is_well = verify(&shop, &refused, drained).await?;
     shop.outbox.store().close().await;
@@ -306,7 +246,7 @@ async fn open_for_business(shop: &Shop) -> Result<Vec<MessageId>> {
 
 /// Waits until every message is done or dead. False if that takes too long.
 async fn drain(shop: &Shop) -> Result<bool> {
-    while shop.opened.elapsed() < Duration::from_secs(10) {
+    while shop.post.opened.elapsed() < Duration::from_secs(10) {
         if shop.outbox.store().stats().await?.pending().value == 0 {
             return Ok(true);
         }
@@ -319,7 +259,7 @@ async fn drain(shop: &Shop) -> Result<bool> {
 async fn watch(shop: Arc<Shop>) -> Result {
     let mut next = Duration::ZERO;
     while !shop.is_closed() {
-        if shop.opened.elapsed() >= next {
+        if shop.post.opened.elapsed() >= next {
             let Stats { ready, scheduled, leased, done, dead, .. } = shop.outbox.store().stats().await?;
             let waiting = ready.value + scheduled.value;
             let line = format!(
@@ -334,12 +274,6 @@ async fn watch(shop: Arc<Shop>) -> Result {
     Ok(())
 }
 
-fn crash(shop: &Shop, name: &str, order: &OrderPlaced, held: usize) {
-    let line =
-        format!("crashes with {held} leases; the receipt of order {} is sent, but not acked", order.number);
-    shop.say(name, RED, &line);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // The checks
 // ---------------------------------------------------------------------------------------------------------------------
@@ -351,7 +285,7 @@ async fn verify(shop: &Shop, refused: &[MessageId], drained: bool) -> Result<boo
         sqlx::query_as("select number, customer from orders order by rowid").fetch_all(&shop.pool).await?;
     let records = store.list(&Filter::default(), None, 200).await?.records;
     let in_state = |state| records.iter().filter(move |record| record.state == state);
-    let receipts = std::mem::take(&mut *shop.receipts.lock().unwrap_or_else(PoisonError::into_inner));
+    let receipts = std::mem::take(&mut *shop.post.receipts.lock().unwrap_or_else(PoisonError::into_inner));
 
     // Of each receipt the first copy, and how many copies there were.
     let mut first: Vec<&Receipt> = Vec::new();
@@ -440,7 +374,14 @@ struct Receipt {
     customer: String,
 }
 
-impl Shop {
+/// The outside world.
+struct Post {
+    /// What has left the house, in that order.
+    receipts: Mutex<Vec<Receipt>>,
+    opened: Instant,
+}
+
+impl Post {
     /// Sends a receipt. Answers how often this one has been sent by now.
     fn sent(&self, receipt: Receipt) -> usize {
         let mut receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -452,12 +393,43 @@ impl Shop {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    fn say(&self, who: &str, colour: &str, what: &str) {
+        println!("{:5.2} s  {who:<6}  {}", self.opened.elapsed().as_secs_f32(), paint(colour, what));
+    }
+}
+
+/// What the handlers of one worker share.
+#[derive(Clone)]
+struct Worker {
+    name: &'static str,
+    post: Arc<Post>,
+    /// How it dies in the middle of its work, if it does.
+    crashes: Option<Shutdown>,
+}
+
+impl Worker {
+    fn say(&self, colour: &str, what: &str) {
+        self.post.say(self.name, colour, what);
+    }
+
+    /// As after a kill -9: nothing is acked, nothing given back. What it held comes again when the leases have run out.
+    async fn crash_perhaps(&self, number: i64) {
+        let Some(process) = &self.crashes else { return };
+        if self.post.receipts_sent() > 8 {
+            self.say(RED, &format!("crashes; the receipt of order {number} is sent, but not acked"));
+            process.now();
+            std::future::pending().await
+        }
+    }
+}
+
+impl Shop {
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
     fn say(&self, who: &str, colour: &str, what: &str) {
-        println!("{:5.2} s  {who:<6}  {}", self.opened.elapsed().as_secs_f32(), paint(colour, what));
+        self.post.say(who, colour, what);
     }
 }
 

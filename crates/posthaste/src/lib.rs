@@ -16,7 +16,7 @@
 //!
 #![cfg_attr(feature = "sqlite", doc = "```")]
 #![cfg_attr(not(feature = "sqlite"), doc = "```ignore")]
-//! use posthaste::{ClaimRequest, Event, Outbox, SqliteStore, WorkerId};
+//! use posthaste::{Delivery, Event, HandlerResult, Outbox, Shared, SqliteStore};
 //! use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Serialize, Deserialize)]
@@ -26,12 +26,20 @@
 //!     const TOPIC: &'static str = "order.placed";
 //! }
 //!
+//! #[derive(Clone)]
+//! struct Mailer;
+//!
+//! async fn send_receipt(order: Delivery<OrderPlaced>, Shared(_mailer): Shared<Mailer>) -> HandlerResult {
+//!     println!("receipt for order {}", order.order_id);
+//!     Ok(())                                                      // an error would mean: again later
+//! }
+//!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let file = folder.path().join("shop.db");
 //! let store = SqliteStore::open(&file).await?;
 //! store.migrate().await?;                                         // creates or updates the outbox's own tables
-//! let outbox = Outbox::builder(store).build().await?;
+//! let outbox = Outbox::builder(store).on(send_receipt).share(Mailer).build().await?;
 //!
 //! # let pool = sqlx::SqlitePool::connect_with(sqlx::sqlite::SqliteConnectOptions::new().filename(&file)).await?;
 //! # sqlx::query("create table orders (id integer primary key)").execute(&pool).await?;
@@ -40,26 +48,29 @@
 //! outbox.publish(&mut tx, &OrderPlaced { order_id: 42 }).await?;
 //! tx.commit().await?;                                             // the order and its message, or neither
 //!
-//! let worker = WorkerId::unique("mailer");
-//! let messages = outbox.claim(&ClaimRequest::new(worker)).await?; // yours for 30 seconds
-//! # assert_eq!(messages.len(), 1);
-//! for message in messages {
-//!     let order: OrderPlaced = message.json()?;
-//!     println!("receipt for order {}", order.order_id);
-//!     outbox.ack(&[message.lease()]).await?;                      // done; without it, the message comes again
-//! }
+//! let mut tx = outbox.begin().await?;                             // or: delivered from memory after the commit
+//! sqlx::query("insert into orders (id) values (?)").bind(43).execute(&mut *tx).await?;
+//! tx.publish(&OrderPlaced { order_id: 43 }).await?;
+//! tx.commit().await?;
+//!
+//! let tally = outbox.drain().await?;                              // in a service: outbox.run(shutdown_signal())
+//! assert_eq!(tally.delivered, 2);
 //! # Ok(()) }
 //! ```
 //!
 //! # Where to go on
 //!
-//! - [`Outbox`]: publish, and the verbs of a worker: claim, ack, abandon, defer, release, fail, renew, reap.
+//! - [`Outbox`]: publish, run handlers, and the verbs of a worker for those who bring their own loop.
+//! - [`OutboxBuilder`], [`Handler`], [`HandlerError`], [`Extract`]: handlers, and what they take and answer.
+//! - [`Settings`], [`Policy`], [`Schedule`], [`Shutdown`]: how it runs, and how it stops.
 //! - [`Event`] and [`NewMessage`]: what is published; keys for order, dedup keys, delays, expiry, priority.
 //! - [`StoreAdmin`]: what operators need; statistics, lists, requeue and bury.
 //! - [`Store`]: the contract that every database keeps.
 //! - `examples/shop.rs`: all of it at work, on SQLite.
 
 pub use posthaste_core::*;
+#[cfg(feature = "derive")]
+pub use posthaste_derive::Event;
 #[cfg(feature = "mysql")]
 pub use posthaste_sqlx::MySqlStore;
 #[cfg(feature = "postgres")]

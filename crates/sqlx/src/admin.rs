@@ -47,7 +47,7 @@ impl<D: Dialect> SqlStore<D> {
         let statements = self.statements();
         let mut args = vec![Arg::Bool(action == Action::Requeue)];
         args.extend(filter_args(change.filter(), change.get_limit()));
-        let mut tx = self.begin(name).await?;
+        let mut tx = self.begin_own(name).await?;
         let rows = D::fetch(&mut tx, &statements.select, &args).await.map_err(failed)?;
         let mut seqs = Vec::with_capacity(rows.len());
         let mut ids = Vec::with_capacity(rows.len());
@@ -76,7 +76,7 @@ impl<D: Dialect> SqlStore<D> {
         }
         .map_err(failed)?;
         self.unpark(name, &mut tx, &keyed).await?;
-        self.commit(name, tx).await?;
+        self.commit_own(name, tx).await?;
         Ok(ids)
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use posthaste_core::{MessageId, Topics};
+use posthaste_core::{Lease, MessageId, Topics};
 
 /// A value to bind.
 #[derive(Clone, Debug)]
@@ -19,12 +19,12 @@ pub enum Arg<'a> {
     Span(Duration),
     /// Numbers.
     Ints(&'a [i64]),
-    /// Small numbers: epochs.
-    Epochs(&'a [i32]),
     /// Texts.
     Texts(Option<Vec<Option<&'a str>>>),
     /// Ids.
     Ids(Option<&'a [MessageId]>),
+    /// Leases: two arrays, or one JSON text.
+    Leases(&'a [Lease]),
 }
 
 impl<'a> Arg<'a> {

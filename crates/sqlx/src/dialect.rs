@@ -11,10 +11,11 @@ use posthaste_core::{Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMes
 use sqlx_core::Error as SqlxError;
 use sqlx_core::database::Database;
 use sqlx_core::error::DatabaseError;
-use sqlx_core::pool::PoolOptions;
+use sqlx_core::pool::{Pool, PoolOptions};
 
 use crate::arg::Arg;
 use crate::error::Verdict;
+use crate::listen::Bell;
 use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::row::Columns;
@@ -53,6 +54,15 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// How one begins that only reads.
     #[doc(hidden)]
     const BEGIN_READ: &'static str = Self::BEGIN;
+    /// How a transaction begins that we open for a user.
+    #[doc(hidden)]
+    const BEGIN_USER: &'static str = "BEGIN";
+    /// Whether processes can tell each other that there is something to claim.
+    #[doc(hidden)]
+    const LISTENS: bool = false;
+    /// Whether COMMIT may roll back, and say nothing.
+    #[doc(hidden)]
+    const COMMIT_MAY_ROLL_BACK: bool = false;
     /// The most rows, and about the most bytes, of one insert.
     #[doc(hidden)]
     const MAX_INSERT: (usize, usize);
@@ -78,6 +88,13 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         options: ConnectOptions<Self>,
         pool: PoolOptions<Self::Db>,
     ) -> (ConnectOptions<Self>, PoolOptions<Self::Db>);
+
+    /// The settings of the connections on which we open transactions for a user: what he gave, and no more than it takes
+    /// to work beside our own.
+    #[doc(hidden)]
+    fn user_connections(options: ConnectOptions<Self>) -> ConnectOptions<Self> {
+        options
+    }
 
     #[doc(hidden)]
     fn fetch<'c>(
@@ -125,6 +142,29 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         leases: &[&Lease],
         lease: Duration,
     ) -> impl Future<Output = Result<Vec<<Self::Db as Database>::Row>, SqlxError>> + Send;
+
+    /// Tells whoever listens on the channel that there may be something to claim; only asked of those that
+    /// [listen](Self::LISTENS).
+    #[doc(hidden)]
+    fn nudge(
+        connection: &mut Connection<Self>,
+        channel: &str,
+    ) -> impl Future<Output = Result<(), SqlxError>> + Send {
+        let _ = (connection, channel);
+        async { Ok(()) }
+    }
+
+    /// Rings the bell for all that is said on the channel, on a connection of this pool, until that is lost or the pool is
+    /// closed; only asked of those that [listen](Self::LISTENS).
+    #[doc(hidden)]
+    fn listen(
+        pool: &Pool<Self::Db>,
+        channel: &str,
+        bell: &Bell,
+    ) -> impl Future<Output = Result<(), SqlxError>> + Send {
+        let _ = (pool, channel, bell);
+        async { Ok(()) }
+    }
 
     /// A whole script for the database's own client.
     #[doc(hidden)]

@@ -78,13 +78,26 @@ pub(crate) fn wrap(
 
 /// An error of a call that may have taken place before the connection was lost.
 pub(crate) fn unknown(error: Error) -> Error {
+    unless_known(
+        error,
+        "repeat the call with the same message: if it is stored already, that is what you are told",
+    )
+}
+
+/// The same of a user's own commit.
+pub(crate) fn unknown_commit(error: Error) -> Error {
+    unless_known(
+        error,
+        "look whether it took place, or repeat the transaction with the same message ids and dedup keys",
+    )
+}
+
+fn unless_known(error: Error, remedy: &'static str) -> Error {
     if error.kind() != ErrorKind::Unavailable {
         return error;
     }
     Error::new(ErrorKind::CommitUnknown, "the connection was lost before the database answered")
         .during(error.operation().unwrap_or("commit"))
-        .with_remedy(
-            "repeat the call with the same message: if it is stored already, that is what you are told",
-        )
+        .with_remedy(remedy)
         .with_source(error)
 }

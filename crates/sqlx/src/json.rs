@@ -1,6 +1,6 @@
 //! What the databases without arrays need: lists as JSON texts, and inserts with a row of values per message.
 
-use posthaste_core::{Lease, MessageId, NewMessage, Outcome, Settlement, When};
+use posthaste_core::{Lease, MessageId, NewMessage, Settlement, When};
 use serde_json::{Value, json};
 
 use crate::arg::{Arg, micros, span_micros};
@@ -9,9 +9,9 @@ use crate::arg::{Arg, micros, span_micros};
 pub(crate) fn list(arg: &Arg<'_>) -> Option<String> {
     match arg {
         Arg::Ints(list) => Some(json!(list).to_string()),
-        Arg::Epochs(list) => Some(json!(list).to_string()),
         Arg::Texts(list) => list.as_ref().map(|list| json!(list).to_string()),
         Arg::Ids(list) => list.map(|ids| ids_of(ids.iter().copied())),
+        Arg::Leases(list) => Some(leases(*list)),
         _ => None,
     }
 }
@@ -27,14 +27,11 @@ pub(crate) fn hashes_of(messages: &[NewMessage]) -> String {
         .to_string()
 }
 
-/// `[[seq, epoch, outcome, delay, class, error, most attempts], ..]`
+/// `[[seq, epoch, outcome, delay, class, error, most attempts, max age, handled], ..]`
 pub(crate) fn settlements(settlements: &[&Settlement]) -> String {
-    let rows = settlements.iter().map(|Settlement { lease, outcome }| {
+    let rows = settlements.iter().map(|settlement| {
+        let Settlement { lease, outcome, .. } = settlement;
         let failure = outcome.failure();
-        let max_attempts = match outcome {
-            Outcome::Abandon { max_attempts, .. } => i32::try_from(*max_attempts).unwrap_or(i32::MAX),
-            _ => i32::MAX,
-        };
         json!([
             lease.item.get(),
             lease.epoch,
@@ -42,15 +39,18 @@ pub(crate) fn settlements(settlements: &[&Settlement]) -> String {
             span_micros(outcome.delay()),
             failure.map(|failure| failure.class().code()),
             failure.map(posthaste_core::Failure::text),
-            max_attempts,
+            i32::try_from(outcome.max_attempts()).unwrap_or(i32::MAX),
+            outcome.max_age().map(span_micros),
+            settlement.encoded_handled(),
         ])
     });
     Value::Array(rows.collect()).to_string()
 }
 
 /// `[[seq, epoch], ..]`
-pub(crate) fn leases(leases: &[&Lease]) -> String {
-    Value::Array(leases.iter().map(|lease| json!([lease.item.get(), lease.epoch])).collect()).to_string()
+pub(crate) fn leases<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
+    let pair = |lease: &Lease| json!([lease.item.get(), lease.epoch]);
+    Value::Array(leases.into_iter().map(pair).collect()).to_string()
 }
 
 /// Up to so many rows a statement is kept prepared. Each size is a statement of its own, and on a user's connection ours
@@ -141,5 +141,6 @@ mod tests {
         assert_eq!(list(&Arg::Texts(None)), None);
         assert_eq!(list(&Arg::Texts(Some(vec![Some("a\"b"), None]))).as_deref(), Some(r#"["a\"b",null]"#));
         assert_eq!(list(&Arg::Ints(&[1, 2])).as_deref(), Some("[1,2]"));
+        assert_eq!(list(&Arg::Leases(&[])).as_deref(), Some("[]"));
     }
 }

@@ -8,6 +8,7 @@ mod dialect;
 mod error;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod json;
+mod listen;
 mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;

@@ -47,7 +47,7 @@ impl Dialect for MySql {
         migrations: ["0001_outbox"],
         routines: [
             "enqueue", "claim", "settle", "ack", "abandon", "defer", "release", "fail", "renew", "reap", "expire",
-            "park", "over", "list", "select", "stats", "topics",
+            "park", "over", "list", "select", "stats", "topics", "turn",
         ]
     );
     const SCHEMES: &'static [&'static str] = &["mysql", "mariadb"];
@@ -55,6 +55,7 @@ impl Dialect for MySql {
     const DEFAULT_SCHEMA: Option<&'static str> = None;
     const DEFAULT_PREFIX: &'static str = "posthaste_";
     const BEGIN: &'static str = "START TRANSACTION";
+    const BEGIN_USER: &'static str = "BEGIN";
     // 23 values a row, of 65,535 that a statement may have; half of the smallest usual max_allowed_packet.
     const MAX_INSERT: (usize, usize) = (2_000, 8 << 20);
 
@@ -182,7 +183,7 @@ impl Dialect for MySql {
         let order = order_by_item(leases, |lease| *lease);
         let sorted: Vec<&Lease> = order.iter().map(|index| leases[*index]).collect();
         let mut args = MySqlArguments::default();
-        args.add(json::leases(&sorted))
+        args.add(json::leases(sorted))
             .and_then(|()| args.add(span_micros(lease)))
             .map_err(SqlxError::Encode)?;
         let rows = query_with(statement.sql(), args).fetch_all(connection).await?;
@@ -338,7 +339,7 @@ fn bind(args: &[Arg<'_>]) -> Result<MySqlArguments, BoxDynError> {
             Arg::Bool(value) => bound.add(value),
             Arg::Text(value) => bound.add(*value),
             Arg::Span(span) => bound.add(span_micros(*span)),
-            Arg::Ints(_) | Arg::Epochs(_) | Arg::Texts(_) | Arg::Ids(_) => bound.add(json::list(arg)),
+            Arg::Ints(_) | Arg::Texts(_) | Arg::Ids(_) | Arg::Leases(_) => bound.add(json::list(arg)),
         }?;
     }
     Ok(bound)

@@ -6,6 +6,7 @@
 use std::ops::RangeInclusive;
 
 use posthaste_core::{Error, ErrorKind, Result};
+use sha2::{Digest, Sha256};
 
 /// The longest schema name or prefix, so that a prefix and our longest name together fit into every database's limit.
 const MAX_BYTES: usize = 32;
@@ -32,6 +33,13 @@ impl Naming {
         let q = self.quote;
         let name = self.short(name);
         self.schema.as_ref().map_or_else(|| name.clone(), |schema| format!("{q}{schema}{q}.{name}"))
+    }
+
+    /// The name of the channel on which processes with these tables tell each other that there is something to claim.
+    /// A digest, because schema and prefix together may be longer than the 63 bytes that a name may have.
+    pub(crate) fn channel(&self) -> String {
+        let digest = Sha256::digest(format!("posthaste nudge {}", self.full("outbox")));
+        digest.iter().take(16).fold("posthaste_".to_owned(), |name, byte| name + &format!("{byte:02x}"))
     }
 
     fn short(&self, name: &str) -> String {
@@ -107,6 +115,18 @@ mod tests {
         );
         let plain = Naming::new(None, String::new(), '`').unwrap();
         assert_eq!(plain.render("/*:*/outbox"), "`outbox`");
+    }
+
+    /// Every process must come to the same name, whichever release it runs.
+    #[test]
+    fn channels_are_short_stable_and_apart() {
+        let channel = |schema: &str, prefix: &str| {
+            Naming::new(Some(schema.into()), prefix.into(), '"').unwrap().channel()
+        };
+        assert_eq!(channel("posthaste", ""), "posthaste_ce5dd390dc97cab647d4cd4e039d33eb");
+        assert_ne!(channel("a", "b_"), channel("a", "c_"));
+        assert_ne!(channel("a", "b_"), channel("b", "b_"));
+        assert!(channel(&"s".repeat(32), &"p".repeat(32)).len() <= 63);
     }
 
     proptest! {

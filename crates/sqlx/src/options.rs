@@ -19,6 +19,7 @@ pub struct StoreOptions {
     pub(crate) keep_done: bool,
     pub(crate) max_connections: u32,
     pub(crate) acquire_timeout: Duration,
+    pub(crate) listen: bool,
 }
 
 impl Default for StoreOptions {
@@ -36,6 +37,7 @@ impl StoreOptions {
             keep_done: true,
             max_connections: 8,
             acquire_timeout: Duration::from_secs(5),
+            listen: true,
         }
     }
 
@@ -63,17 +65,27 @@ impl StoreOptions {
         self
     }
 
-    /// The most connections of the store's own pool: 1 to 1,000. Default: 8.
+    /// The most connections of the store's own pool, and of the one that it opens transactions for you on: 1 to 1,000.
+    /// Default: 8.
     #[must_use]
     pub const fn max_connections(mut self, connections: u32) -> Self {
         self.max_connections = connections;
         self
     }
 
-    /// How long to wait for a connection of the store's own pool: 10 ms to 10 min. Default: 5 s.
+    /// How long to wait for a connection of one of these pools: 10 ms to 10 min. Default: 5 s.
     #[must_use]
     pub const fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.acquire_timeout = timeout;
+        self
+    }
+
+    /// Whether a worker that waits listens for notifications (PostgreSQL's LISTEN), on one connection more
+    /// beside the pools, and so hears of new messages before it polls again. Turn it off behind a pooler that gives connections
+    /// to transactions, where nothing is ever heard. The other databases have no notifications. Default: on.
+    #[must_use]
+    pub const fn listen(mut self, listen: bool) -> Self {
+        self.listen = listen;
         self
     }
 

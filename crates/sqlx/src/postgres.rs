@@ -6,23 +6,23 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Birth, Enqueued, ErrorKind, Lease, MessageId, NewMessage, Outcome, Result, Settlement, Uuid, When,
-    WorkItemId,
+    Birth, Enqueued, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, Uuid, When, WorkItemId,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::arguments::Arguments as _;
 use sqlx_core::connection::{ConnectOptions as _, Connection as _};
 use sqlx_core::error::{BoxDynError, DatabaseError};
 use sqlx_core::executor::Executor as _;
-use sqlx_core::pool::PoolOptions;
+use sqlx_core::pool::{Pool, PoolOptions};
 use sqlx_core::query::query_with_result;
 use sqlx_core::row::Row as _;
 use sqlx_postgres::types::PgInterval;
-use sqlx_postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+use sqlx_postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgRow};
 
 use crate::arg::{Arg, from_micros, micros, span_micros};
 use crate::dialect::{Dialect, answers, sealed, sends};
 use crate::error::Verdict;
+use crate::listen::Bell;
 use crate::migrate::Script;
 use crate::options::StoreOptions;
 use crate::row::{columns, read};
@@ -57,6 +57,9 @@ impl PgStore {
     }
 }
 
+/// What nudges; only PostgreSQL has such a statement, so it is not one of those that all dialects have.
+const NUDGE: &str = include_str!("../sql/postgres/notify/nudge.sql");
+
 /// Microseconds from 1970 to 2000, where PostgreSQL's clock begins.
 const EPOCH_2000: i64 = 946_684_800_000_000;
 
@@ -72,6 +75,9 @@ impl Dialect for Postgres {
     // What runs in transactions are operators' questions and changes: planned for what each of them asks.
     const BEGIN: &'static str =
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL plan_cache_mode = force_custom_plan";
+    const LISTENS: bool = true;
+    // A transaction in which a statement has failed is rolled back by COMMIT, and the driver takes that for success.
+    const COMMIT_MAY_ROLL_BACK: bool = true;
     const MAX_INSERT: (usize, usize) = (10_000, 64 << 20);
 
     fn judge(error: &dyn DatabaseError) -> Verdict {
@@ -176,9 +182,25 @@ impl Dialect for Postgres {
         leases: &[&Lease],
         lease: Duration,
     ) -> Result<Vec<PgRow>, SqlxError> {
-        let seqs: Vec<i64> = leases.iter().map(|lease| lease.item.get()).collect();
-        let epochs: Vec<i32> = leases.iter().map(|lease| lease.epoch).collect();
-        Self::fetch(connection, statement, &[Arg::Ints(&seqs), Arg::Epochs(&epochs), Arg::Span(lease)]).await
+        let leases: Vec<Lease> = leases.iter().map(|lease| **lease).collect();
+        Self::fetch(connection, statement, &[Arg::Leases(&leases), Arg::Span(lease)]).await
+    }
+
+    async fn nudge(connection: &mut PgConnection, channel: &str) -> Result<(), SqlxError> {
+        let statement = Statement::new(NUDGE.to_owned());
+        Self::execute(connection, &statement, &[Arg::text(channel)]).await.map(drop)
+    }
+
+    async fn listen(pool: &Pool<Self::Db>, channel: &str, bell: &Bell) -> Result<(), SqlxError> {
+        let mut listener = PgListener::connect_with(pool).await?;
+        listener.eager_reconnect(false);
+        listener.listen(channel).await?;
+        // What was said before this moment was not heard.
+        bell.ring();
+        while listener.try_recv().await?.is_some() {
+            bell.ring();
+        }
+        Ok(())
     }
 
     fn print(script: &Script) -> String {
@@ -254,8 +276,10 @@ fn bind(args: &[Arg<'_>]) -> Result<PgArguments, BoxDynError> {
             Arg::Text(value) => bound.add(value),
             Arg::Span(span) => bound.add(interval(*span)),
             Arg::Ints(list) => bound.add(*list),
-            Arg::Epochs(list) => bound.add(*list),
             Arg::Texts(list) => bound.add(list),
+            Arg::Leases(list) => bound
+                .add(list.iter().map(|lease| lease.item.get()).collect::<Vec<_>>())
+                .and_then(|()| bound.add(list.iter().map(|lease| lease.epoch).collect::<Vec<_>>())),
             Arg::Ids(list) => {
                 bound.add(list.map(|ids| ids.iter().map(|id| *id.as_uuid()).collect::<Vec<Uuid>>()))
             }
@@ -314,11 +338,10 @@ fn settle_args(settlements: &[&Settlement], keep_done: bool) -> Result<PgArgumen
     args.add(column(settlements, |s| span_micros(s.outcome.delay())))?;
     args.add(column(settlements, |s| s.outcome.failure().map(|failure| failure.class().code())))?;
     args.add(column(settlements, |s| s.outcome.failure().map(posthaste_core::Failure::text)))?;
-    args.add(column(settlements, |s| match &s.outcome {
-        Outcome::Abandon { max_attempts, .. } => i32::try_from(*max_attempts).unwrap_or(i32::MAX),
-        _ => i32::MAX,
-    }))?;
+    args.add(column(settlements, |s| i32::try_from(s.outcome.max_attempts()).unwrap_or(i32::MAX)))?;
     args.add(keep_done)?;
+    args.add(column(settlements, |s| s.outcome.max_age().map(span_micros)))?;
+    args.add(column(settlements, Settlement::encoded_handled))?;
     Ok(args)
 }
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use posthaste_core::{
     Bytes, Error, ErrorKind, FailureClass, HistoryEntry, Lease, Message, MessageId, OrderPolicy, Record,
-    Result, State, Topic, WorkItemId, WorkerId, decode_headers,
+    Result, State, Topic, WorkItemId, WorkerId, decode_handled, decode_headers,
 };
 
 /// How a dialect's row gives its values; columns are counted from 0.
@@ -57,7 +57,7 @@ pub(crate) fn lease(row: &impl Columns) -> Result<Lease> {
     Ok(Lease { item: WorkItemId::new(row.int(0)?), epoch: row.int32(1)? })
 }
 
-/// A message: columns 0 to 19.
+/// A message: columns 0 to 21.
 pub(crate) fn message(row: &impl Columns) -> Result<Message> {
     let created_at = row.time(17)?;
     Ok(Message {
@@ -81,23 +81,25 @@ pub(crate) fn message(row: &impl Columns) -> Result<Message> {
         created_at,
         due_at: row.time(18)?,
         expires_at: row.opt_time(19)?,
+        failing_since: row.opt_time(20)?,
+        handled: decode_handled(row.opt_text(21)?.as_deref()),
     })
 }
 
-/// A record: a message, and columns 20 to 27.
+/// A record: a message, and columns 22 to 29.
 pub(crate) fn record(row: &impl Columns) -> Result<Record> {
     // Facts for people to read: one that makes no sense must not hide the record.
     let worker = |name: Option<String>| name.and_then(|name| WorkerId::new(name).ok());
     Ok(Record {
         message: message(row)?,
-        state: State::from_code(row.small(20)?)?,
-        parked: row.bool(21)?,
-        leased_until: row.opt_time(22)?,
-        worker: worker(row.opt_text(23)?),
-        done_at: row.opt_time(24)?,
-        done_by: worker(row.opt_text(25)?),
-        error_class: row.opt_small(26)?.and_then(|code| FailureClass::from_code(code).ok()),
-        last_error: row.opt_text(27)?,
+        state: State::from_code(row.small(22)?)?,
+        parked: row.bool(23)?,
+        leased_until: row.opt_time(24)?,
+        worker: worker(row.opt_text(25)?),
+        done_at: row.opt_time(26)?,
+        done_by: worker(row.opt_text(27)?),
+        error_class: row.opt_small(28)?.and_then(|code| FailureClass::from_code(code).ok()),
+        last_error: row.opt_text(29)?,
     })
 }
 

@@ -55,7 +55,7 @@ macro_rules! statements {
 
 statements!(
     archive, bury, claim, duplicates, enqueue, expire, forget, history, list, note, over, park, prune, reap,
-    renew, requeue, select, settle, stats, topics, unpark, version,
+    renew, requeue, select, settle, stats, survivors, topics, turn, unpark, version,
 );
 
 /// The files of a dialect's folder, with its migrations and routines in the order in which they are run.
@@ -81,7 +81,9 @@ macro_rules! files {
             select: include_str!(concat!("../sql/", $dialect, "/select.sql")),
             settle: include_str!(concat!("../sql/", $dialect, "/settle.sql")),
             stats: include_str!(concat!("../sql/", $dialect, "/stats.sql")),
+            survivors: include_str!(concat!("../sql/", $dialect, "/survivors.sql")),
             topics: include_str!(concat!("../sql/", $dialect, "/topics.sql")),
+            turn: include_str!(concat!("../sql/", $dialect, "/turn.sql")),
             unpark: include_str!(concat!("../sql/", $dialect, "/unpark.sql")),
             version: include_str!(concat!("../sql/", $dialect, "/version.sql")),
             migrations: &[$((

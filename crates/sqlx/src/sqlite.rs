@@ -66,6 +66,7 @@ impl Dialect for Sqlite {
     const DEFAULT_PREFIX: &'static str = "posthaste_";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     const BEGIN_READ: &'static str = "BEGIN";
+    const BEGIN_USER: &'static str = Self::BEGIN;
     // 23 values a row, of 32,766 that a statement may have.
     const MAX_INSERT: (usize, usize) = (1_000, 256 << 20);
 
@@ -128,6 +129,11 @@ impl Dialect for Sqlite {
         (options, pool.max_connections(1))
     }
 
+    fn user_connections(options: SqliteConnectOptions) -> SqliteConnectOptions {
+        // The store itself writes, too, and is waited for.
+        options.busy_timeout(Duration::from_secs(10))
+    }
+
     sends!(SqliteConnection, SqliteRow);
 
     async fn insert(
@@ -185,7 +191,7 @@ impl Dialect for Sqlite {
         lease: Duration,
     ) -> Result<Vec<SqliteRow>, SqlxError> {
         let mut args = SqliteArguments::default();
-        args.add(json::leases(leases))
+        args.add(json::leases(leases.iter().copied()))
             .and_then(|()| args.add(span_micros(lease)))
             .map_err(SqlxError::Encode)?;
         in_transaction(connection, statement, args).await
@@ -253,7 +259,7 @@ fn bind(args: &[Arg<'_>]) -> Result<SqliteArguments, BoxDynError> {
             Arg::Bool(value) => bound.add(value),
             Arg::Text(value) => bound.add(value.map(str::to_owned)),
             Arg::Span(span) => bound.add(span_micros(*span)),
-            Arg::Ints(_) | Arg::Epochs(_) | Arg::Texts(_) | Arg::Ids(_) => bound.add(json::list(arg)),
+            Arg::Ints(_) | Arg::Texts(_) | Arg::Ids(_) | Arg::Leases(_) => bound.add(json::list(arg)),
         }?;
     }
     Ok(bound)

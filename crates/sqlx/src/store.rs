@@ -3,14 +3,15 @@
 //! No SQL is written here, and nothing is retried that runs in a transaction of the user's.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use posthaste_core::store::{MAX_BATCH, MAX_PRUNE_BATCH, check_batch, check_lease, distinct};
 use posthaste_core::{
-    Birth, ClaimRequest, Enqueued, Error, ErrorKind, Failure, Lease, MAX_LEASE_LOSSES, Message, NewMessage,
-    Outcome, Reaped, Result, Retention, Settled, Settlement, State, Store, TransactionalStore,
+    Birth, ClaimRequest, Enqueued, Error, ErrorKind, Failure, Lease, MAX_LEASE_LOSSES, MAX_NAME_BYTES,
+    Message, NewMessage, Outcome, Reaped, Result, Retention, Settled, Settlement, State, Store,
+    TransactionalStore, Transactions, Turn,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::connection::Connection as _;
@@ -18,9 +19,10 @@ use sqlx_core::database::Database;
 use sqlx_core::pool::{Pool, PoolOptions};
 use sqlx_core::transaction::Transaction;
 
-use crate::arg::{Arg, span_micros};
+use crate::arg::{Arg, micros, span_micros};
 use crate::dialect::{ConnectOptions, Connection, Dialect, codes};
-use crate::error::{unknown, wrap};
+use crate::error::{unknown, unknown_commit, wrap};
+use crate::listen::Listener;
 use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::options::StoreOptions;
@@ -47,8 +49,18 @@ pub(crate) use retrying;
 /// Cloning it is cheap, and all clones share one pool of connections.
 pub struct SqlStore<D: Dialect>(Arc<Inner<D>>);
 
+/// The longest period of a job: 100 years, as for all spans of time.
+const MAX_PERIOD_MICROS: i64 = 100 * 365 * 24 * 3_600 * 1_000_000;
+/// The beginning of the year 9999, up to which every database can count.
+const MAX_TIME_MICROS: i64 = 253_370_764_800 * 1_000_000;
+
 struct Inner<D: Dialect> {
     pool: Pool<D::Db>,
+    /// For transactions of the user's: connections without the settings of our own.
+    users: Pool<D::Db>,
+    /// Shared by all clones, and started by the first that waits.
+    listener: Arc<OnceLock<Listener<D>>>,
+    listen: bool,
     naming: Naming,
     statements: Statements,
     keep_done: bool,
@@ -104,17 +116,8 @@ impl<D: Dialect> SqlStore<D> {
         Self::naming(options)?;
         D::check_options(&connect)?;
         let endpoint = D::endpoint(&connect);
-        let pool = PoolOptions::<D::Db>::new()
-            .max_connections(options.max_connections)
-            .acquire_timeout(options.acquire_timeout)
-            .test_before_acquire(false)
-            // A round trip before every statement would double the cost of each; a connection that rested may be stale.
-            .before_acquire(|connection, meta| {
-                Box::pin(async move {
-                    Ok(meta.idle_for < Duration::from_secs(1) || connection.ping().await.is_ok())
-                })
-            });
-        let (connect, pool) = D::own_connections(connect, pool);
+        let users = pool_options::<D>(options).connect_lazy_with(D::user_connections(connect.clone()));
+        let (connect, pool) = D::own_connections(connect, pool_options::<D>(options));
         // The pool waits for a server that refuses connections; a first one of our own tells at once.
         let first =
             tokio::time::timeout(options.acquire_timeout, Connection::<D>::connect_with(&connect)).await;
@@ -126,21 +129,28 @@ impl<D: Dialect> SqlStore<D> {
         })?;
         let first = first.map_err(|error| wrap("connect", &endpoint, D::judge, error))?;
         first.close().await.map_err(|error| wrap("connect", &endpoint, D::judge, error))?;
-        Self::build(pool.connect_lazy_with(connect), endpoint, options)
+        Self::build(pool.connect_lazy_with(connect), users, endpoint, options)
     }
 
     /// A store over a pool that you have already. Acks and renewals then wait for a connection behind your own queries,
-    /// so prefer [`connect`](Self::connect) for workers.
+    /// so prefer [`connect`](Self::connect) for workers. Transactions that the store opens for you are of that pool, too.
     pub fn from_pool(pool: Pool<D::Db>, options: &StoreOptions) -> Result<Self> {
         options.check()?;
         let endpoint = D::endpoint(&pool.connect_options());
-        Self::build(pool, endpoint, options)
+        Self::build(pool.clone(), pool, endpoint, options)
     }
 
-    fn build(pool: Pool<D::Db>, endpoint: String, options: &StoreOptions) -> Result<Self> {
+    fn build(
+        pool: Pool<D::Db>,
+        users: Pool<D::Db>,
+        endpoint: String,
+        options: &StoreOptions,
+    ) -> Result<Self> {
         let naming = Self::naming(options)?;
         let statements = Statements::new(&D::FILES, &naming);
-        Ok(Self(Arc::new(Inner { pool, naming, statements, keep_done: options.keep_done, endpoint })))
+        let StoreOptions { keep_done, listen, .. } = *options;
+        let listener = Arc::default();
+        Ok(Self(Arc::new(Inner { pool, users, listener, listen, naming, statements, keep_done, endpoint })))
     }
 
     pub(crate) fn naming(options: &StoreOptions) -> Result<Naming> {
@@ -172,17 +182,25 @@ impl<D: Dialect> SqlStore<D> {
         &self.0.pool
     }
 
-    /// Closes all connections, once the statements under way have ended.
+    /// Closes all connections, once the statements and transactions under way have ended.
     pub async fn close(&self) {
-        self.0.pool.close().await;
+        let (own, users) = (self.0.pool.close(), self.0.users.close());
+        if let Some(listener) = self.0.listener.get() {
+            listener.close().await;
+        }
+        users.await;
+        own.await;
     }
 
     /// The same store with another choice about what is done; it shares the connections.
     #[must_use]
     pub fn keep_done(&self, keep: bool) -> Self {
-        let Inner { pool, naming, statements, endpoint, .. } = &*self.0;
+        let Inner { pool, users, listener, listen, naming, statements, endpoint, .. } = &*self.0;
         Self(Arc::new(Inner {
             pool: pool.clone(),
+            users: users.clone(),
+            listener: Arc::clone(listener),
+            listen: *listen,
             naming: naming.clone(),
             statements: statements.clone(),
             keep_done: keep,
@@ -198,7 +216,7 @@ impl<D: Dialect> SqlStore<D> {
         wrap(operation, &self.0.endpoint, D::judge, error)
     }
 
-    pub(crate) async fn begin(&self, operation: &'static str) -> Result<Transaction<'static, D::Db>> {
+    pub(crate) async fn begin_own(&self, operation: &'static str) -> Result<Transaction<'static, D::Db>> {
         self.0.pool.begin_with(D::BEGIN).await.map_err(|error| self.wrap(operation, error))
     }
 
@@ -207,7 +225,7 @@ impl<D: Dialect> SqlStore<D> {
         self.0.pool.begin_with(D::BEGIN_READ).await.map_err(|error| self.wrap(operation, error))
     }
 
-    pub(crate) async fn commit(
+    pub(crate) async fn commit_own(
         &self,
         operation: &'static str,
         tx: Transaction<'static, D::Db>,
@@ -249,9 +267,9 @@ impl<D: Dialect> SqlStore<D> {
                 .await
                 .map_err(unknown);
         }
-        let mut tx = self.begin("enqueue").await?;
+        let mut tx = self.begin_own("enqueue").await?;
         let enqueued = self.insert_all("enqueue", &mut tx, messages, Birth::Ready).await?;
-        self.commit("enqueue", tx).await?;
+        self.commit_own("enqueue", tx).await?;
         Ok(enqueued)
     }
 
@@ -300,7 +318,7 @@ impl<D: Dialect> SqlStore<D> {
             Arg::int(limit),
         ];
         let failed = |error| self.wrap("prune", error);
-        let mut tx = self.begin("prune").await?;
+        let mut tx = self.begin_own("prune").await?;
         let rows = D::fetch(&mut tx, over, &keep).await.map_err(failed)?;
         let mut seqs = Vec::with_capacity(rows.len());
         let mut given_up = Vec::new();
@@ -324,7 +342,7 @@ impl<D: Dialect> SqlStore<D> {
             D::execute(&mut tx, forget, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
         }
         self.unpark("prune", &mut tx, &given_up).await?;
-        self.commit("prune", tx).await?;
+        self.commit_own("prune", tx).await?;
         Ok(seqs.len() as u64)
     }
 
@@ -344,6 +362,20 @@ impl<D: Dialect> SqlStore<D> {
         let outcome = D::execute(connection, &self.statements().unpark, &args).await;
         outcome.map(drop).map_err(|error| self.wrap(operation, error))
     }
+}
+
+/// What the pools of a store have in common.
+fn pool_options<D: Dialect>(options: &StoreOptions) -> PoolOptions<D::Db> {
+    PoolOptions::<D::Db>::new()
+        .max_connections(options.max_connections)
+        .acquire_timeout(options.acquire_timeout)
+        .test_before_acquire(false)
+        // A round trip before every statement would double the cost of each; a connection that rested may be stale.
+        .before_acquire(|connection, meta| {
+            Box::pin(
+                async move { Ok(meta.idle_for < Duration::from_secs(1) || connection.ping().await.is_ok()) },
+            )
+        })
 }
 
 /// The batch in pieces that fit into one statement each.
@@ -396,12 +428,10 @@ impl<D: Dialect> Store for SqlStore<D> {
         for row in &rows {
             match row::message(row) {
                 Ok(message) => messages.push(message),
-                Err(error) => spoiled.push(Settlement {
-                    lease: row::lease(row)?,
-                    outcome: Outcome::Fail {
-                        failure: Failure::permanent(format!("cannot be decoded: {error}")),
-                    },
-                }),
+                Err(error) => {
+                    let failure = Failure::permanent(format!("cannot be decoded: {error}"));
+                    spoiled.push(Settlement::new(row::lease(row)?, Outcome::Fail { failure }));
+                }
             }
         }
         if !spoiled.is_empty() {
@@ -457,6 +487,43 @@ impl<D: Dialect> Store for SqlStore<D> {
         check_batch("limit", limit, MAX_PRUNE_BATCH).map_err(|error| error.during("prune"))?;
         retrying!(self.prune_once(retention, limit))
     }
+
+    async fn turn(&self, job: &str, turn: Turn) -> Result<bool> {
+        if job.is_empty() || job.len() > MAX_NAME_BYTES {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("a job's name has {} bytes", job.len()))
+                .during("turn")
+                .with_remedy(format!("give it 1 to {MAX_NAME_BYTES}")));
+        }
+        let (period, at) = match turn {
+            Turn::Every(period) => (Some(span_micros(period).min(MAX_PERIOD_MICROS)), None),
+            Turn::At(time) => (None, Some(micros(time).min(MAX_TIME_MICROS))),
+        };
+        let args = [Arg::text(job), Arg::Int(period), Arg::Int(at)];
+        Ok(!self.fetch("turn", &self.statements().turn, &args).await?.is_empty())
+    }
+
+    fn name(&self) -> String {
+        format!("{} {}", self.0.endpoint, self.0.naming.full("outbox"))
+    }
+
+    async fn nudge(&self) -> Result<()> {
+        if !D::LISTENS {
+            return Ok(());
+        }
+        let failed = |error| self.wrap("nudge", error);
+        let mut connection = self.0.pool.acquire().await.map_err(failed)?;
+        D::nudge(&mut connection, &self.0.naming.channel()).await.map_err(failed)
+    }
+
+    async fn wakeup(&self) {
+        let Inner { pool, users, listener, listen, naming, .. } = &*self.0;
+        if D::LISTENS && *listen && !pool.is_closed() {
+            let start = || Listener::start((*users.connect_options()).clone(), naming.channel());
+            listener.get_or_init(start).wait().await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 impl<D: Dialect> TransactionalStore for SqlStore<D> {
@@ -472,5 +539,30 @@ impl<D: Dialect> TransactionalStore for SqlStore<D> {
             return Ok(Vec::new());
         }
         self.insert_all("publish", connection, messages, birth).await
+    }
+
+    async fn survivors(&self, connection: &mut Connection<D>, leases: &[Lease]) -> Result<Vec<bool>> {
+        if leases.is_empty() && !D::COMMIT_MAY_ROLL_BACK {
+            return Ok(Vec::new());
+        }
+        let rows = D::fetch(connection, &self.statements().survivors, &[Arg::Leases(leases)]).await;
+        let rows = rows.map_err(|error| self.wrap("survivors", error))?;
+        rows.iter().map(|row| row.bool(0)).collect()
+    }
+}
+
+impl<D: Dialect> Transactions for SqlStore<D> {
+    type Transaction = Transaction<'static, D::Db>;
+
+    async fn begin(&self) -> Result<Self::Transaction> {
+        self.0.users.begin_with(D::BEGIN_USER).await.map_err(|error| self.wrap("begin", error))
+    }
+
+    async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
+        transaction.commit().await.map_err(|error| unknown_commit(self.wrap("commit", error)))
+    }
+
+    async fn rollback(&self, transaction: Self::Transaction) -> Result<()> {
+        transaction.rollback().await.map_err(|error| self.wrap("rollback", error))
     }
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use posthaste_core::{
     Change, Failure, Filter, MessageId, Outcome, Retention, Settlement, State, Store, StoreAdmin,
-    TransactionalStore,
+    TransactionalStore, Transactions,
 };
 
 /// One fresh, empty store for one test. Whatever goes wrong in here is a panic.
 #[async_trait]
 pub trait Fixture: Sized + Send + Sync + 'static {
     /// The store. Clones of it are handed to tasks.
-    type Store: TransactionalStore + StoreAdmin + Clone;
+    type Store: Transactions + StoreAdmin + Clone;
     /// A real transaction of a user's own.
     type Transaction: Send;
 
@@ -41,8 +41,8 @@ pub trait Fixture: Sized + Send + Sync + 'static {
         SystemTime::now()
     }
 
-    /// Lets time pass for the store. Real databases move every stored time into the past, those of the history and
-    /// the time of occurrence included.
+    /// Lets time pass for the store. Real databases move every stored time into the past, those of the history, of the
+    /// jobs, and the time of occurrence included.
     async fn advance(&self, by: Duration);
 
     /// Begins a transaction. Cases never hold two at a time in one task: some databases have one writer.
@@ -54,11 +54,11 @@ pub trait Fixture: Sized + Send + Sync + 'static {
         tx: &'a mut Self::Transaction,
     ) -> &'a mut <Self::Store as TransactionalStore>::Connection;
 
-    /// Sets a savepoint; one at a time is enough.
-    async fn savepoint(&self, tx: &mut Self::Transaction);
+    /// Sets a savepoint, as a user would with a statement of his own; one at a time is enough.
+    async fn savepoint(&self, connection: &mut <Self::Store as TransactionalStore>::Connection);
 
     /// Goes back to the savepoint.
-    async fn rollback_to_savepoint(&self, tx: &mut Self::Transaction);
+    async fn rollback_to_savepoint(&self, connection: &mut <Self::Store as TransactionalStore>::Connection);
 
     /// Commits.
     async fn commit(&self, tx: Self::Transaction);
@@ -89,7 +89,7 @@ pub async fn clear_through_the_api<F: Fixture>(fixture: &F) {
         let leased = Filter { state: Some(State::Leased), ..Filter::default() };
         let page = store.list(&leased, None, 200).await.unwrap().records;
         let failure = Failure::permanent("cleared");
-        let fail = |lease| Settlement { lease, outcome: Outcome::Fail { failure: failure.clone() } };
+        let fail = |lease| Settlement::new(lease, Outcome::Fail { failure: failure.clone() });
         let settlements: Vec<_> = page.iter().map(|record| fail(record.message.lease())).collect();
         store.settle(&settlements).await.unwrap();
         let buried = store.bury(&everything).await.unwrap().len();

@@ -22,8 +22,8 @@
 //!     async fn advance(&self, by: Duration) { self.0.advance(by).await; }
 //!     async fn begin(&self) -> Self::Transaction { self.0.begin().await }
 //!     fn connection<'a>(&self, tx: &'a mut Self::Transaction) -> &'a mut MemoryTransaction { self.0.connection(tx) }
-//!     async fn savepoint(&self, tx: &mut Self::Transaction) { self.0.savepoint(tx).await; }
-//!     async fn rollback_to_savepoint(&self, tx: &mut Self::Transaction) { self.0.rollback_to_savepoint(tx).await; }
+//!     async fn savepoint(&self, tx: &mut MemoryTransaction) { self.0.savepoint(tx).await; }
+//!     async fn rollback_to_savepoint(&self, tx: &mut MemoryTransaction) { self.0.rollback_to_savepoint(tx).await; }
 //!     async fn commit(&self, tx: Self::Transaction) { self.0.commit(tx).await; }
 //!     async fn rollback(&self, tx: Self::Transaction) { self.0.rollback(tx).await; }
 //!     async fn spoil(&self, id: MessageId) -> bool { self.0.spoil(id).await }
@@ -46,16 +46,24 @@
 
 #![allow(clippy::unwrap_used, reason = "test code: a panic is how it reports")]
 
+mod assertions;
+mod counting;
 mod fixture;
 mod invariants;
 mod memory_fixture;
 mod model;
+mod observe;
 mod proxy;
+pub mod runtime_suite;
+pub mod simulation;
 pub mod store_suite;
 
+pub use assertions::{assert_all_done, assert_nothing_published, assert_published, published, stored};
 pub use async_trait::async_trait;
+pub use counting::Counting;
 pub use fixture::{Fixture, clear_through_the_api};
 pub use invariants::{Census, Fate, History};
 pub use memory_fixture::{MemoryFixture, MemoryFixtureTransaction};
 pub use model::run_model;
+pub use observe::{Logged, Logs, Meters};
 pub use proxy::{Mode, Proxy};

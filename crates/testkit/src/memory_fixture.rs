@@ -28,13 +28,14 @@ pub struct MemoryFixture {
     clock: Arc<Ahead>,
     store: MemoryStore,
     writer: Arc<tokio::sync::Mutex<()>>,
+    /// Of the one transaction that is open.
+    savepoint: Mutex<Option<Savepoint>>,
 }
 
 /// A transaction of [`MemoryFixture`].
 #[derive(Debug)]
 pub struct MemoryFixtureTransaction {
     transaction: MemoryTransaction,
-    savepoint: Option<Savepoint>,
     _writer: OwnedMutexGuard<()>,
 }
 
@@ -48,7 +49,12 @@ impl Fixture for MemoryFixture {
 
     async fn create() -> Self {
         let clock = Arc::new(Ahead::default());
-        Self { store: MemoryStore::with_clock(clock.clone()), clock, writer: Arc::default() }
+        Self {
+            store: MemoryStore::with_clock(clock.clone()),
+            clock,
+            writer: Arc::default(),
+            savepoint: Mutex::default(),
+        }
     }
 
     fn store(&self) -> &MemoryStore {
@@ -71,19 +77,19 @@ impl Fixture for MemoryFixture {
     /// wait for the other's duplicate.
     async fn begin(&self) -> MemoryFixtureTransaction {
         let writer = self.writer.clone().lock_owned().await;
-        MemoryFixtureTransaction { transaction: self.store.begin(), savepoint: None, _writer: writer }
+        MemoryFixtureTransaction { transaction: self.store.begin(), _writer: writer }
     }
 
     fn connection<'a>(&self, tx: &'a mut MemoryFixtureTransaction) -> &'a mut MemoryTransaction {
         &mut tx.transaction
     }
 
-    async fn savepoint(&self, tx: &mut MemoryFixtureTransaction) {
-        tx.savepoint = Some(tx.transaction.savepoint());
+    async fn savepoint(&self, transaction: &mut MemoryTransaction) {
+        *self.savepoint.lock().unwrap() = Some(transaction.savepoint());
     }
 
-    async fn rollback_to_savepoint(&self, tx: &mut MemoryFixtureTransaction) {
-        tx.transaction.rollback_to(tx.savepoint.as_ref().unwrap());
+    async fn rollback_to_savepoint(&self, transaction: &mut MemoryTransaction) {
+        transaction.rollback_to(self.savepoint.lock().unwrap().as_ref().unwrap());
     }
 
     async fn commit(&self, tx: MemoryFixtureTransaction) {

@@ -56,10 +56,10 @@ impl<const BUG: usize> Fixture for Buggy<BUG> {
     fn connection<'a>(&self, tx: &'a mut MemoryFixtureTransaction) -> &'a mut MemoryTransaction {
         self.0.connection(tx)
     }
-    async fn savepoint(&self, tx: &mut MemoryFixtureTransaction) {
+    async fn savepoint(&self, tx: &mut MemoryTransaction) {
         self.0.savepoint(tx).await;
     }
-    async fn rollback_to_savepoint(&self, tx: &mut MemoryFixtureTransaction) {
+    async fn rollback_to_savepoint(&self, tx: &mut MemoryTransaction) {
         if BUGS[BUG] != Bug::IgnoresSavepoints {
             self.0.rollback_to_savepoint(tx).await;
         }

@@ -14,10 +14,12 @@ pub mod concurrency;
 pub mod encoding;
 pub mod enqueue;
 pub mod expiry;
+pub mod handled;
 pub mod limits;
 pub mod list;
 pub mod model;
 pub mod order;
+pub mod outage;
 pub mod park;
 pub mod prune;
 pub mod race;
@@ -28,6 +30,7 @@ pub mod settle_batch;
 pub mod stats;
 mod support;
 pub mod transaction;
+pub mod turn;
 pub mod wrong_state;
 
 /// Makes a test of every case of the suite, each on a store of its own.
@@ -41,7 +44,10 @@ macro_rules! store_suite {
                 only_a_claim_knows_their_turn,
                 a_lost_birth_is_reaped,
                 a_birth_rolled_back,
-                a_duplicate_is_not_born;
+                a_duplicate_is_not_born,
+                survivors_of_a_transaction,
+                survivors_of_a_savepoint,
+                survivors_by_their_lease;
             change:
                 requeue_is_a_new_chance,
                 only_the_dead_are_requeued,
@@ -104,6 +110,11 @@ macro_rules! store_suite {
                 only_ready_ones_expire,
                 expired_and_buried_hold_no_key,
                 expire_in_portions;
+            handled:
+                handlers_that_are_done_are_remembered,
+                what_is_not_mentioned_stays,
+                an_empty_list_is_a_list,
+                only_the_holder_says_who_is_done;
             limits:
                 endless_spans_are_very_long_ones,
                 impossible_requests_change_nothing,
@@ -129,6 +140,13 @@ macro_rules! store_suite {
                 skip_goes_on,
                 the_dead_ones_policy_decides,
                 a_death_holds_back_only_what_is_behind_it;
+            outage:
+                an_outage_has_a_beginning,
+                a_pause_is_no_break,
+                a_charged_failure_breaks_it,
+                an_outage_may_last_so_long,
+                the_age_given_decides,
+                a_requeue_breaks_it;
             park:
                 a_parked_message_expires,
                 waiting_messages_are_set_aside,
@@ -197,7 +215,15 @@ macro_rules! store_suite {
                 claims_do_not_see_what_is_uncommitted,
                 duplicates_do_not_doom_a_transaction,
                 a_repeated_transaction_is_harmless,
-                a_large_transaction;
+                a_large_transaction,
+                opened_by_the_store,
+                dropped_is_rolled_back;
+            turn:
+                every_so_often,
+                at_a_given_time,
+                both_kinds_of_turns,
+                jobs_are_apart,
+                one_of_many;
             wrong_state:
                 deleted_by_its_holder_only,
                 ready_is_nobodys,

@@ -14,13 +14,13 @@ use async_trait::async_trait;
 use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
 use crate::id::{Lease, MessageId, WorkItemId, WorkerId};
-use crate::message::{Enqueued, Message, NewMessage, When};
+use crate::message::{Enqueued, MAX_DELAY, Message, NewMessage, When};
 use crate::order::OrderPolicy;
 use crate::outcome::{Failure, FailureClass, MAX_LEASE_LOSSES, Outcome, Settled, Settlement, State};
 use crate::store::admin::{HistoryEntry, Record};
 use crate::store::{
     Birth, ClaimRequest, MAX_BATCH, MAX_PRUNE_BATCH, Reaped, Retention, Store, TransactionalStore,
-    check_batch, check_lease, distinct,
+    Transactions, Turn, check_batch, check_lease, distinct,
 };
 use crate::topic::Topic;
 
@@ -48,6 +48,7 @@ struct Queue {
     last_seq: i64,
     rows: BTreeMap<i64, Row>,
     archive: Vec<Record>,
+    turns: BTreeMap<String, SystemTime>,
 }
 
 #[derive(Clone, Debug)]
@@ -188,9 +189,15 @@ impl Row {
                 self.record.done_at = Some(now);
             }
             Outcome::Abandon { failure, max_attempts, .. } => {
-                let cost = u32::from(failure.class().costs_attempt());
-                self.record.message.attempts += cost;
-                if cost == 1 && self.record.message.attempts >= *max_attempts {
+                let over = if failure.class().costs_attempt() {
+                    self.record.message.attempts += 1;
+                    self.record.message.failing_since = None;
+                    self.record.message.attempts >= *max_attempts
+                } else {
+                    let since = *self.record.message.failing_since.get_or_insert(now);
+                    outcome.max_age().is_some_and(|age| since + age <= now)
+                };
+                if over {
                     self.die(now, failure);
                 } else {
                     self.unlease(State::Ready);
@@ -311,6 +318,8 @@ fn row_of(message: &NewMessage, seq: i64, now: SystemTime, birth: Birth<'_>) -> 
         priority: message.priority(),
         attempts: 0,
         lease_losses: 0,
+        failing_since: None,
+        handled: Vec::new(),
         occurred_at: message.occurred_at().unwrap_or(now),
         created_at: now,
         due_at: at(message.due()).max(now),
@@ -388,13 +397,16 @@ impl Store for MemoryStore {
         let now = self.clock.now();
         let mut queue = self.lock();
         let mut settled = Vec::with_capacity(distinct.len());
-        for Settlement { lease, outcome } in distinct {
+        for Settlement { lease, outcome, handled } in distinct {
             let seq = lease.item.get();
             settled.push(match queue.rows.get_mut(&seq) {
                 None => Settled::Gone,
                 Some(row) if row.record.message.epoch != lease.epoch => Settled::Lost,
                 Some(row) if row.record.state == State::Leased => {
                     row.settle(now, outcome);
+                    if let Some(handled) = handled {
+                        row.record.message.handled.clone_from(handled);
+                    }
                     if row.record.state == State::Done && !self.keep_done {
                         queue.rows.remove(&seq);
                     }
@@ -516,6 +528,24 @@ impl Store for MemoryStore {
         }
         Ok(seqs.len() as u64)
     }
+
+    async fn turn(&self, job: &str, turn: Turn) -> Result<bool> {
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let last = queue.turns.get(job).copied();
+        let (mine, at) = match turn {
+            Turn::Every(period) => (last.is_none_or(|last| last + period.min(MAX_DELAY) <= now), now),
+            Turn::At(time) => (time <= now && last.is_none_or(|last| last < time), time),
+        };
+        if mine {
+            queue.turns.insert(job.to_owned(), at);
+        }
+        Ok(mine)
+    }
+
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
 }
 
 impl TransactionalStore for MemoryStore {
@@ -528,5 +558,29 @@ impl TransactionalStore for MemoryStore {
         birth: Birth<'_>,
     ) -> Result<Vec<Enqueued>> {
         self.lock().place(messages, &mut transaction.pending, self.clock.now(), birth)
+    }
+
+    async fn survivors(&self, transaction: &mut MemoryTransaction, leases: &[Lease]) -> Result<Vec<bool>> {
+        let pending =
+            |lease: &Lease| transaction.pending.iter().any(|row| row.record.message.lease() == *lease);
+        Ok(leases.iter().map(pending).collect())
+    }
+}
+
+impl Transactions for MemoryStore {
+    type Transaction = Box<MemoryTransaction>;
+
+    async fn begin(&self) -> Result<Box<MemoryTransaction>> {
+        Ok(Box::new(MemoryStore::begin(self)))
+    }
+
+    async fn commit(&self, transaction: Box<MemoryTransaction>) -> Result<()> {
+        MemoryTransaction::commit(*transaction);
+        Ok(())
+    }
+
+    async fn rollback(&self, transaction: Box<MemoryTransaction>) -> Result<()> {
+        drop(transaction);
+        Ok(())
     }
 }

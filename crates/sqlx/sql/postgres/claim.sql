@@ -60,6 +60,7 @@ taken as (
     returning o.*
 )
 select seq, epoch, message_id, topic, key, order_policy, payload, content_type, headers, correlation_id, aggregate_type,
-       aggregate_id, tenant_id, priority, attempts, lease_losses, occurred_at, created_at, due_at, expires_at
+       aggregate_id, tenant_id, priority, attempts, lease_losses, occurred_at, created_at, due_at, expires_at,
+       failing_since, handled
 from taken
 order by priority, due_at, seq

@@ -1,6 +1,7 @@
 -- Gives dead messages another chance.
 -- $1 seqs
 update /*:*/outbox
-set state = 0, attempts = 0, lease_losses = 0, due_at = statement_timestamp(), done_at = null,
+set state = 0, attempts = 0, lease_losses = 0, failing_since = null, due_at = statement_timestamp(),
+    done_at = null,
     expires_at = case when expires_at > statement_timestamp() then expires_at end
 where seq = any($1::bigint[]) and state = 3

@@ -3,7 +3,8 @@
 -- ?7 correlation id, ?8 failure class, ?9 created from (µs), ?10 created before (µs), ?11 ids in hexadecimal, ?12 limit
 select seq, epoch, message_id, topic, key, order_policy, payload, content_type, headers, correlation_id, aggregate_type,
        aggregate_id, tenant_id, priority, attempts, lease_losses, occurred_at, created_at, due_at, expires_at,
-       state, due_at = 9223372036854775807 as parked, leased_until, worker, done_at, done_by, error_class, last_error
+       failing_since, handled, state, due_at = 9223372036854775807 as parked, leased_until, worker, done_at, done_by,
+       error_class, last_error
 from /*:*/outbox
 where seq > ?1
   and (?2 is null or state = ?2)

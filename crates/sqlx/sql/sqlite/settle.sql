@@ -1,6 +1,7 @@
 -- Tells for each settlement whether it takes place (0 applied, 1 lost, 2 gone), and then applies those that do, in the
 -- one transaction that its caller holds.
--- ?1 settlements: [[seq, epoch, outcome, delay µs, class, error, most attempts], ..], ?2 whether done are kept
+-- ?1 settlements: [[seq, epoch, outcome, delay µs, class, error, most attempts, most µs of failing without charge,
+-- handlers that are done], ..], ?2 whether done are kept
 select case when o.seq is null then 2
             when o.state = 1 and o.epoch = a.value ->> 1 then 0
             when o.state = 2 and o.epoch = a.value ->> 1 and a.value ->> 2 = 0 then 0
@@ -14,22 +15,30 @@ where not ?2 and state = 1
 
 update /*:*/outbox as o
 set state = case when s.outcome = 0 then 2
-                 when s.outcome = 4 or (s.costs and o.attempts + 1 >= s.max_attempts) then 3
+                 when s.outcome = 4 or (s.costs and o.attempts + 1 >= s.max_attempts)
+                      or (s.free and coalesce(o.failing_since, s.now) + s.max_age <= s.now) then 3
                  else 0 end,
     attempts = o.attempts + s.costs,
-    due_at = case when s.outcome = 2 or (s.outcome = 1 and not (s.costs and o.attempts + 1 >= s.max_attempts))
-                  then cast(unixepoch('subsec') * 1000000 as integer) + s.delay else o.due_at end,
+    failing_since = case when s.free then coalesce(o.failing_since, s.now) when not s.costs then o.failing_since end,
+    due_at = case when (s.costs and o.attempts + 1 >= s.max_attempts)
+                       or (s.free and coalesce(o.failing_since, s.now) + s.max_age <= s.now) then o.due_at
+                  when s.outcome in (1, 2) then s.now + s.delay
+                  else o.due_at end,
     done_at = case when s.outcome in (0, 4) or (s.costs and o.attempts + 1 >= s.max_attempts)
-                   then cast(unixepoch('subsec') * 1000000 as integer) end,
+                        or (s.free and coalesce(o.failing_since, s.now) + s.max_age <= s.now) then s.now end,
     done_by = case when s.outcome = 0 then o.worker end,
     leased_until = null,
     worker = null,
     error_class = coalesce(s.class, o.error_class),
-    last_error = coalesce(s.error, o.last_error)
+    last_error = coalesce(s.error, o.last_error),
+    handled = coalesce(s.handled, o.handled)
 from (
     select a.value ->> 0 as seq, a.value ->> 1 as epoch, a.value ->> 2 as outcome, a.value ->> 3 as delay,
            a.value ->> 4 as class, a.value ->> 5 as error, a.value ->> 6 as max_attempts,
-           a.value ->> 2 = 1 and a.value ->> 4 not in (2, 3) as costs
+           a.value ->> 7 as max_age, a.value ->> 8 as handled,
+           a.value ->> 2 = 1 and a.value ->> 4 not in (2, 3) as costs,
+           a.value ->> 2 = 1 and a.value ->> 4 in (2, 3) as free,
+           cast(unixepoch('subsec') * 1000000 as integer) as now
     from json_each(?1) a
 ) s
 where o.seq = s.seq and o.epoch = s.epoch and o.state = 1

@@ -112,9 +112,9 @@ async fn the_transaction_decides<D: Backend>() {
 
     let mut tx = fixture.begin().await;
     work(&fixture.store, &mut tx, before).await.unwrap();
-    fixture.savepoint(&mut tx).await;
+    fixture.savepoint(fixture.connection(&mut tx)).await;
     work(&fixture.store, &mut tx, after).await.unwrap();
-    fixture.rollback_to_savepoint(&mut tx).await;
+    fixture.rollback_to_savepoint(fixture.connection(&mut tx)).await;
     fixture.commit(tx).await;
     assert!(exist(&fixture, before.id()).await);
     assert!(!exist(&fixture, after.id()).await);
@@ -169,7 +169,7 @@ async fn a_plain_connection<D: Backend>() {
 // ---------------------------------------------------------------- lost connections
 
 /// A proxy in front of the fixture's server, and the URL that leads through it.
-async fn proxy<D: Backend>(fixture: &SqlFixture<D>) -> (Proxy, String) {
+pub async fn proxy<D: Backend>(fixture: &SqlFixture<D>) -> (Proxy, String) {
     let (login, rest) = fixture.url.split_once('@').unwrap();
     let (address, path) = rest.split_once('/').unwrap();
     let server: SocketAddr = tokio::net::lookup_host(address).await.unwrap().next().unwrap();
@@ -180,7 +180,7 @@ async fn proxy<D: Backend>(fixture: &SqlFixture<D>) -> (Proxy, String) {
 
 /// The answer to a commit is lost. On the wire the word has a NUL behind it in one protocol and its command's number in
 /// front of it in the other, which tells it from `read committed`.
-fn after_commit<D: Backend>() -> Mode {
+pub fn after_commit<D: Backend>() -> Mode {
     Mode::CutAfterRequest(if D::NAME == "mysql" { b"\x03COMMIT".to_vec() } else { b"COMMIT\0".to_vec() })
 }
 

@@ -129,11 +129,14 @@ impl<D: Backend> Fixture for SqlFixture<D> {
     }
 
     async fn advance(&self, by: Duration) {
-        let columns = ["created_at", "due_at", "leased_until", "expires_at", "occurred_at", "done_at"];
+        let columns =
+            ["created_at", "due_at", "leased_until", "expires_at", "occurred_at", "done_at", "failing_since"];
         let columns: Vec<String> =
             columns.iter().map(|column| format!("{column} = {}", D::earlier(column, by))).collect();
         self.run(format!("update {} set {}", D::TABLE, columns.join(", "))).await;
-        self.run(format!("update {}_history set at = {}", D::TABLE, D::earlier("at", by))).await;
+        for table in ["history", "job"] {
+            self.run(format!("update {}_{table} set at = {}", D::TABLE, D::earlier("at", by))).await;
+        }
     }
 
     async fn begin(&self) -> Self::Transaction {
@@ -147,12 +150,12 @@ impl<D: Backend> Fixture for SqlFixture<D> {
         tx
     }
 
-    async fn savepoint(&self, tx: &mut Self::Transaction) {
-        D::run(tx, "savepoint here".to_owned()).await.unwrap();
+    async fn savepoint(&self, connection: &mut Connection<D>) {
+        D::run(connection, "savepoint here".to_owned()).await.unwrap();
     }
 
-    async fn rollback_to_savepoint(&self, tx: &mut Self::Transaction) {
-        D::run(tx, "rollback to savepoint here".to_owned()).await.unwrap();
+    async fn rollback_to_savepoint(&self, connection: &mut Connection<D>) {
+        D::run(connection, "rollback to savepoint here".to_owned()).await.unwrap();
     }
 
     async fn commit(&self, tx: Self::Transaction) {
@@ -176,7 +179,9 @@ impl<D: Backend> Fixture for SqlFixture<D> {
 
     async fn clear(&self) {
         self.run(format!("delete from {}", D::TABLE)).await;
-        self.run(format!("delete from {}_history", D::TABLE)).await;
+        for table in ["history", "job"] {
+            self.run(format!("delete from {}_{table}", D::TABLE)).await;
+        }
     }
 
     async fn destroy(self) {

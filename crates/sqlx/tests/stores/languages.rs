@@ -280,6 +280,7 @@ async fn postgres_functions_refuse_bad_input() {
         ("select defer(1, 1, null)", "delay is null"),
         ("select abandon(1, 1, 'x', '-1 hour')", "delay is -01:00:00"),
         ("select abandon(1, 1, 'x', class => 99)", "class is 99"),
+        ("select abandon(1, 1, 'x', max_age => '-1 hour')", "max_age is -01:00:00"),
         ("select fail(1, 1, 'x', 0)", "class is 0"),
     ];
     refusals(fixture, client, &calls).await;
@@ -332,6 +333,8 @@ async fn mysql_procedures_refuse_bad_input() {
         ("call posthaste_defer(1, 1, null)", "give a delay"),
         ("call posthaste_abandon(1, 1, 'x', null, 77, 10)", "class of 1 to 5"),
         ("call posthaste_fail(1, 1, 'x', 0)", "class of 1 to 5"),
+        ("call posthaste_turn('job', null, null)", "either a period or a time"),
+        ("call posthaste_turn('job', 1, 1)", "either a period or a time"),
         // Claiming commits; in an open transaction that would commit the caller's work.
         ("start transaction; call posthaste_claim('w', 1, 1000000, null, null)", "1568"),
     ];
@@ -394,4 +397,92 @@ async fn check_options<D: Backend>(fixture: &SqlFixture<D>) {
     );
     assert_eq!(message.content_type, "text/plain");
     assert!(fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap().is_empty());
+}
+
+/// INB-006, HOT-011: how long an outage may last, and which handlers are done, can be told from other languages; whoever
+/// does not tell them leaves both as they are.
+async fn outages_and_handlers<D: Backend>(fixture: SqlFixture<D>, client: Client, calls: Calls) {
+    fixture.store.enqueue(&[NewMessage::bytes("t", "x").build().unwrap()]).await.unwrap();
+    let worker = WorkerId::new("w").unwrap();
+    let claim = async || {
+        client.run(calls.due);
+        let claimed = fixture.store.claim(&ClaimRequest::new(worker.clone())).await.unwrap().remove(0);
+        (claimed.item.to_string(), claimed.epoch.to_string(), claimed)
+    };
+    let (item, epoch, claimed) = claim().await;
+    assert_eq!((claimed.failing_since, claimed.handled.len()), (None, 0));
+    assert_eq!(client.one(&(calls.outage)(&item, &epoch, 3600)), "0");
+    let (item, epoch, claimed) = claim().await;
+    let since = claimed.failing_since.unwrap();
+    assert_eq!(client.one(&(calls.release)(&item, &epoch, "mail\nsearch")), "0");
+    let (item, epoch, claimed) = claim().await;
+    assert_eq!(
+        (claimed.failing_since, claimed.handled),
+        (Some(since), vec!["mail".to_owned(), "search".to_owned()])
+    );
+    assert_eq!(client.one(&(calls.plain)(&item, &epoch)), "0");
+    let (item, epoch, claimed) = claim().await;
+    assert_eq!((claimed.failing_since, claimed.handled.len(), claimed.attempts), (Some(since), 2, 0));
+    assert_eq!(client.one(&(calls.outage)(&item, &epoch, 0)), "0");
+    let (record, _) = fixture.store.show(claimed.id).await.unwrap().unwrap();
+    assert_eq!((record.state, record.error_class), (State::Dead, Some(FailureClass::Infrastructure)));
+    assert_eq!((record.message.attempts, record.message.handled.len()), (0, 2));
+    fixture.destroy().await;
+}
+
+/// How a dialect spells them.
+struct Calls {
+    due: &'static str,
+    outage: fn(item: &str, epoch: &str, max_age_seconds: u64) -> String,
+    release: fn(item: &str, epoch: &str, handled: &str) -> String,
+    plain: fn(item: &str, epoch: &str) -> String,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outages_and_handlers_by_psql() {
+    if PgFixture::available() {
+        let fixture = PgFixture::create().await;
+        let client = Client::psql(&fixture.url);
+        let calls = Calls {
+            due: "update outbox set due_at = now() where state = 0",
+            outage: |item, epoch, age| {
+                format!(
+                    "select abandon({item}, {epoch}, 'down', class => 2, max_age => interval '{age} seconds')"
+                )
+            },
+            release: |item, epoch, handled| {
+                format!(
+                    "select * from settle(array[{item}], array[{epoch}], '{{3}}', '{{0}}', '{{null}}', '{{null}}', \
+                     '{{10}}', handled => array['{handled}'])"
+                )
+            },
+            plain: |item, epoch| format!("select abandon({item}, {epoch}, 'down', class => 3)"),
+        };
+        outages_and_handlers(fixture, client, calls).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outages_and_handlers_by_the_mariadb_client() {
+    if MySqlFixture::available() {
+        let fixture = MySqlFixture::create().await;
+        let client = Client::mariadb(&fixture.url);
+        let calls = Calls {
+            due: "update posthaste_outbox set due_at = utc_timestamp(6) where state = 0",
+            outage: |item, epoch, age| {
+                format!(
+                    "call posthaste_settle('[[{item}, {epoch}, 1, 0, 2, \"[INFRA] down\", 10, {}]]', true)",
+                    age * 1_000_000
+                )
+            },
+            release: |item, epoch, handled| {
+                let names = handled.replace('\n', "\\\\n");
+                format!(
+                    "call posthaste_settle('[[{item}, {epoch}, 3, 0, null, null, 10, null, \"{names}\"]]', true)"
+                )
+            },
+            plain: |item, epoch| format!("call posthaste_abandon({item}, {epoch}, 'down', 0, 3, 10)"),
+        };
+        outages_and_handlers(fixture, client, calls).await;
+    }
 }

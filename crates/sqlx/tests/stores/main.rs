@@ -11,6 +11,8 @@ mod plans;
 mod refusals;
 mod round_trips;
 mod schema;
+mod transactions;
+mod wakeup;
 
 mod postgres {
     posthaste_testkit::store_suite!(crate::fixture::PgFixture);
@@ -22,4 +24,19 @@ mod mysql {
 
 mod sqlite {
     posthaste_testkit::store_suite!(crate::fixture::SqliteFixture);
+}
+
+/// Handlers, dispatcher, hot path and housekeeping over each of them.
+mod runtime {
+    mod postgres {
+        posthaste_testkit::runtime_suite!(crate::fixture::PgFixture);
+    }
+
+    mod mysql {
+        posthaste_testkit::runtime_suite!(crate::fixture::MySqlFixture);
+    }
+
+    mod sqlite {
+        posthaste_testkit::runtime_suite!(crate::fixture::SqliteFixture);
+    }
 }

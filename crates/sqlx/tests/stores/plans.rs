@@ -20,7 +20,7 @@ use sqlx_core::pool::{PoolConnection, PoolOptions};
 use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
-use sqlx_postgres::PgConnectOptions;
+use sqlx_postgres::{PgConnectOptions, PgPool};
 
 use crate::fixture::{MySqlFixture, PgFixture, SqliteFixture};
 
@@ -93,28 +93,45 @@ fn pg_settle(seqs: &[i64]) -> Probe {
         fill("null::text"),
         fill("10"),
         "true".to_owned(),
+        fill("null::bigint"),
+        fill("null::text"),
     ];
     Probe {
         name: "settle",
-        types: "bigint[], integer[], smallint[], bigint[], smallint[], text[], integer[], boolean",
+        types: "bigint[], integer[], smallint[], bigint[], smallint[], text[], integer[], boolean, bigint[], text[]",
         file: include_str!("../../sql/postgres/settle.sql"),
         args: args.join(", "),
         index: "outbox_pkey",
     }
 }
 
+fn pg_survivors(seqs: &[i64]) -> Probe {
+    let list = seqs.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+    Probe {
+        name: "survivors",
+        types: "bigint[], integer[]",
+        file: include_str!("../../sql/postgres/survivors.sql"),
+        args: format!("'{{{list}}}', array_fill(1, array[{}])", seqs.len()),
+        index: "outbox_pkey",
+    }
+}
+
 async fn pg_rows(fixture: &PgFixture, sql: String) -> Vec<sqlx_postgres::PgRow> {
     // A connection of the store's own, and so with the planner's settings that the store chose.
-    let mut connection: PoolConnection<_> = fixture.store.pool().acquire().await.unwrap();
+    pg_rows_in(fixture.store.pool(), sql).await
+}
+
+async fn pg_rows_in(pool: &PgPool, sql: String) -> Vec<sqlx_postgres::PgRow> {
+    let mut connection: PoolConnection<_> = pool.acquire().await.unwrap();
     connection.fetch_all(raw_sql(AssertSqlSafe(sql))).await.unwrap()
 }
 
 /// The plan of the statement as it ran; nothing of what it did remains.
-async fn pg_explain(fixture: &PgFixture, probe: &Probe) -> Value {
+async fn pg_explain(pool: &PgPool, probe: &Probe) -> Value {
     let Probe { name, types, file, args, .. } = probe;
     let sql = rendered(file, "");
-    let rows = pg_rows(
-        fixture,
+    let rows = pg_rows_in(
+        pool,
         format!(
             "prepare probe_{name} ({types}) as {sql};\nbegin;\n\
              explain (analyze, buffers, format json) execute probe_{name}({args});\n\
@@ -164,8 +181,12 @@ fn scans(plan: &Value) -> Vec<String> {
 
 /// Runs it twice: the first run meets what restocking left behind, and the second is what counts.
 async fn pg_cost(fixture: &PgFixture, probe: &Probe) -> u64 {
-    pg_explain(fixture, probe).await;
-    let plan = pg_explain(fixture, probe).await;
+    pg_cost_in(fixture.store.pool(), probe).await
+}
+
+async fn pg_cost_in(pool: &PgPool, probe: &Probe) -> u64 {
+    pg_explain(pool, probe).await;
+    let plan = pg_explain(pool, probe).await;
     let all = nodes(&plan);
     assert!(
         !all.iter().any(|node| node["Node Type"] == "Seq Scan" && node["Relation Name"] == "outbox"),
@@ -230,6 +251,8 @@ async fn pg_costs(fixture: &PgFixture) -> Vec<(&'static str, u64)> {
     let rows = pg_rows(fixture, "select seq from outbox where state = 1 order by seq".to_owned()).await;
     let leased: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
     costs.push(("settle", pg_cost(fixture, &pg_settle(&leased)).await));
+    // On a user's connection, whose settings are none of ours.
+    costs.push(("survivors", pg_cost_in(&fixture.users, &pg_survivors(&leased)).await));
     costs.push(("reap", pg_cost(fixture, &pg_reap()).await));
     costs
 }

@@ -199,13 +199,13 @@ async fn an_exhausted_pool() {
 async fn unknown_leases<D: Backend>() {
     let fixture = SqlFixture::<D>::create().await;
     let lease = Lease { item: WorkItemId::new(i64::MAX), epoch: i32::MAX };
-    let settled = fixture.store.settle(&[Settlement { lease, outcome: Outcome::Ack }]).await.unwrap();
+    let settled = fixture.store.settle(&[Settlement::new(lease, Outcome::Ack)]).await.unwrap();
     assert_eq!(settled, [Settled::Gone]);
     assert_eq!(fixture.store.renew(&[lease], Duration::from_secs(1)).await.unwrap(), [Settled::Gone]);
     let message = NewMessage::bytes("t", "x").build().unwrap();
     fixture.store.enqueue(&[message]).await.unwrap();
     let claimed = fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
-    let settlement = Settlement { lease: claimed[0].lease(), outcome: Outcome::Ack };
+    let settlement = Settlement::new(claimed[0].lease(), Outcome::Ack);
     assert_eq!(
         fixture.store.settle(&[settlement.clone(), settlement]).await.unwrap(),
         [Settled::Applied, Settled::Lost]

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use posthaste_core::{
-    Birth, ClaimRequest, Failure, Lease, NewMessage, Outcome, Settlement, Store, TransactionalStore, WorkerId,
+    Birth, ClaimRequest, Failure, Lease, NewMessage, Outcome, Settlement, Store, TransactionalStore, Turn,
+    WorkerId,
 };
 use posthaste_sqlx::SqlStore;
 use posthaste_testkit::Fixture;
@@ -135,30 +136,32 @@ where
         let mixed = |index: usize| match index % 3 {
             0 => Outcome::Ack,
             1 => Outcome::Defer { delay: lease },
-            _ => Outcome::Abandon { delay: lease, failure: Failure::business("no"), max_attempts: 9 },
+            _ => Outcome::Abandon {
+                delay: lease,
+                failure: Failure::business("no"),
+                max_attempts: 9,
+                max_age: None,
+            },
         };
-        let settlements: Vec<Settlement> = leases
-            .iter()
-            .enumerate()
-            .map(|(index, lease)| Settlement { lease: *lease, outcome: mixed(index) })
-            .collect();
+        let settlements: Vec<Settlement> =
+            leases.iter().enumerate().map(|(index, lease)| Settlement::new(*lease, mixed(index))).collect();
         let (settle, _) = counter.of_store(&store, store.settle(&settlements)).await;
         let (reap, _) = counter.of_store(&store, store.reap(100)).await;
         let (expire, _) = counter.of_store(&store, store.expire(100)).await;
         let publish_batch = messages(size);
         let (publish, _) = counter.of(store.insert(&mut user, &publish_batch, Birth::Ready)).await;
+        let (survivors, _) = counter.of(store.survivors(&mut user, &leases)).await;
+        let (turn, _) = counter.of_store(&store, store.turn("job", Turn::Every(lease))).await;
         let request = request.clone().limit(1_000);
         let published = store.claim(&request).await.unwrap();
-        let acks: Vec<Settlement> = published
-            .iter()
-            .map(|message| Settlement { lease: message.lease(), outcome: Outcome::Ack })
-            .collect();
+        let acks: Vec<Settlement> =
+            published.iter().map(|message| Settlement::new(message.lease(), Outcome::Ack)).collect();
         store.settle(&acks).await.unwrap();
         if round == 1 {
-            let counted = [enqueue, claim, renew, settle, reap, expire, publish];
+            let counted = [enqueue, claim, renew, settle, reap, expire, publish, survivors, turn];
             // A statement that grows with its batch is not kept prepared when it is long: a trip more, to prepare it.
             let insert = if size > 10 && D::NAME == "mysql" { 2 } else { 1 };
-            assert_eq!(counted, [insert, 1, 1, 1, 1, 1, insert], "batch of {size}");
+            assert_eq!(counted, [insert, 1, 1, 1, 1, 1, insert, 1, 1], "batch of {size}");
         }
     }
     user.close().await.unwrap();

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use posthaste_core::{
-    Change, ClaimRequest, ErrorKind, Filter, NewMessage, Outbox, Result, Retention, Store, StoreAdmin,
-    WorkerId,
+    Birth, Change, ClaimRequest, Enqueued, ErrorKind, Failure, Filter, NewMessage, Outbox, Outcome, Result,
+    Retention, Settlement, Store, StoreAdmin, TransactionalStore, Turn, WorkerId,
 };
 use posthaste_sqlx::{MySql, PgStore, Postgres, SqlStore, Sqlite, StoreOptions};
 use posthaste_testkit::Fixture;
@@ -263,7 +263,7 @@ async fn prefixes_are_apart<D: Schema>() {
 
 /// RMQ-011: what is archived is the whole row, with what operators did to it; what is pruned takes its history along.
 async fn archived_whole<D: Schema>() {
-    const COLUMNS: [&str; 28] = [
+    const COLUMNS: [&str; 30] = [
         "seq",
         "message_id",
         "created_at",
@@ -272,6 +272,7 @@ async fn archived_whole<D: Schema>() {
         "expires_at",
         "occurred_at",
         "done_at",
+        "failing_since",
         "epoch",
         "attempts",
         "lease_losses",
@@ -292,6 +293,7 @@ async fn archived_whole<D: Schema>() {
         "worker",
         "done_by",
         "last_error",
+        "handled",
     ];
     let fixture = SqlFixture::<D>::create().await;
     let full = || {
@@ -307,19 +309,25 @@ async fn archived_whole<D: Schema>() {
     let history = format!("select action from {}_history", D::TABLE);
     for archive in [true, false] {
         fixture.store.enqueue(&[full().build().unwrap()]).await.unwrap();
-        let claimed = fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
-        let failure = posthaste_core::Failure::permanent("no");
-        let outcome = posthaste_core::Outcome::Fail { failure };
-        fixture
-            .store
-            .settle(&[posthaste_core::Settlement { lease: claimed[0].lease(), outcome }])
-            .await
-            .unwrap();
+        let down = Outcome::Abandon {
+            delay: std::time::Duration::ZERO,
+            failure: Failure::infrastructure("down"),
+            max_attempts: 1,
+            max_age: None,
+        };
+        for outcome in [down, Outcome::Fail { failure: Failure::permanent("no") }] {
+            let claimed = fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
+            let handled = Some(vec!["mail".to_owned(), "search".to_owned()]);
+            let settlement = Settlement { handled, ..Settlement::new(claimed[0].lease(), outcome) };
+            fixture.store.settle(&[settlement]).await.unwrap();
+        }
         fixture.store.bury(&Change::new(Filter::default(), "ada", "enough").unwrap()).await.unwrap();
         fixture.advance(std::time::Duration::from_secs(60)).await;
         let rows = |table: &str| format!("select {} from {table} order by seq", D::row(&COLUMNS));
         let before = fixture.texts(&rows(D::TABLE)).await;
         assert_eq!(before.len(), 1);
+        let record = fixture.store.list(&Filter::default(), None, 1).await.unwrap().records.remove(0);
+        assert!(record.message.failing_since.is_some() && record.message.handled == ["mail", "search"]);
         let now = Retention::done(std::time::Duration::ZERO).dead(std::time::Duration::ZERO);
         assert_eq!(fixture.store.prune(&if archive { now.archive() } else { now }, 10).await.unwrap(), 1);
         if archive {
@@ -444,16 +452,29 @@ async fn roles_can_do_their_own_work_only() {
     publisher.enqueue(&[message()]).await.unwrap();
     assert!(publisher.enqueue(&[message()]).await.unwrap()[0].is_duplicate());
     publisher.pool().execute("select id from enqueue('other', 'x', dedup_key => 'once')").await.unwrap();
+    let hot = WorkerId::new("hot").unwrap();
+    let mut tx = publisher.pool().begin().await.unwrap();
+    let birth = Birth::Leased { worker: &hot, lease: std::time::Duration::from_secs(60) };
+    let born =
+        publisher.insert(&mut tx, &[NewMessage::bytes("t", "x").build().unwrap()], birth).await.unwrap();
+    let Enqueued::New { lease: Some(lease), .. } = born[0] else { panic!("{born:?}") };
+    assert_eq!(publisher.survivors(&mut tx, &[lease]).await.unwrap(), [true]);
+    tx.rollback().await.unwrap();
+    publisher.nudge().await.unwrap();
     refused(publisher.claim(&request).await.map(drop), "the publisher claims");
+    refused(
+        publisher.turn("job", Turn::Every(std::time::Duration::ZERO)).await.map(drop),
+        "the publisher keeps house",
+    );
     refused(publisher.list(&Filter::default(), None, 1).await.map(drop), "the publisher reads");
     refused(publisher.requeue(&requeue).await.map(drop), "the publisher requeues");
 
     // The worker claims, settles and keeps house; it cannot publish, requeue or archive.
     let claimed = worker.claim(&request).await.unwrap();
     worker.renew(&[claimed[0].lease()], std::time::Duration::from_secs(60)).await.unwrap();
-    let failure = posthaste_core::Failure::permanent("no");
-    let outcome = posthaste_core::Outcome::Fail { failure };
-    worker.settle(&[posthaste_core::Settlement { lease: claimed[0].lease(), outcome }]).await.unwrap();
+    let outcome = Outcome::Fail { failure: Failure::permanent("no") };
+    worker.settle(&[Settlement::new(claimed[0].lease(), outcome)]).await.unwrap();
+    assert!(worker.turn("job", Turn::Every(std::time::Duration::ZERO)).await.unwrap());
     worker.reap(10).await.unwrap();
     worker.expire(10).await.unwrap();
     worker.park(10).await.unwrap();
@@ -467,6 +488,8 @@ async fn roles_can_do_their_own_work_only() {
     assert_eq!(operator.bury(&requeue).await.unwrap().len(), 1);
     let now = Retention::done(std::time::Duration::ZERO).dead(std::time::Duration::ZERO);
     assert_eq!(operator.prune(&now.archive(), 10).await.unwrap(), 1);
+    assert!(operator.turn("job", Turn::Every(std::time::Duration::ZERO)).await.unwrap());
+    assert!(!operator.turn("job", Turn::Every(std::time::Duration::from_secs(3_600))).await.unwrap());
     refused(operator.enqueue(&[message()]).await.map(drop), "the operator publishes");
 
     for store in &stores {
@@ -491,7 +514,7 @@ async fn a_mysql_publisher_needs_little() {
         format!("create user '{user}'@'%' identified by 'pw'"),
         format!("grant insert on {database}.posthaste_outbox to '{user}'@'%'"),
         format!(
-            "grant select (seq, message_id, dedup, no_dedup, epoch) on {database}.posthaste_outbox to '{user}'@'%'"
+            "grant select (seq, message_id, dedup, no_dedup, epoch, state) on {database}.posthaste_outbox to '{user}'@'%'"
         ),
         format!("grant select on {database}.posthaste_outbox_version to '{user}'@'%'"),
         format!("grant execute on procedure {database}.posthaste_enqueue to '{user}'@'%'"),
@@ -509,6 +532,10 @@ async fn a_mysql_publisher_needs_little() {
         .execute("call posthaste_enqueue('t', 'x', '{\"dedup_key\": \"twice\"}', @id, @duplicate)")
         .await
         .unwrap();
+    let mut connection = store.pool().acquire().await.unwrap();
+    let lease = posthaste_core::Lease { item: posthaste_core::WorkItemId::new(1), epoch: 1 };
+    assert_eq!(store.survivors(&mut connection, &[lease]).await.unwrap(), [false], "it is ready");
+    drop(connection);
     let error = store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
     store.close().await;

@@ -69,6 +69,8 @@ impl Clocks {
         same("priority", r.priority, s.priority)?;
         same("attempts", r.attempts, s.attempts)?;
         same("lease losses", r.lease_losses, s.lease_losses)?;
+        same("handled", &r.handled, &s.handled)?;
+        self.same_time("failing since", r.failing_since, s.failing_since)?;
         self.same_time("occurred at", Some(r.occurred_at), Some(s.occurred_at))?;
         self.same_time("created at", Some(r.created_at), Some(s.created_at))?;
         self.same_time("expires at", r.expires_at, s.expires_at)?;

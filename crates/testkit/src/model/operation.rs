@@ -7,7 +7,7 @@
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Failure, FailureClass, Filter, MessageId, NewMessage, OrderPolicy, Outcome, State, Topics,
+    Failure, FailureClass, Filter, MessageId, NewMessage, OrderPolicy, Outcome, State, Topics, Turn,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ pub(super) const UNIT: Duration = Duration::from_secs(1_000);
 pub(super) enum Operation {
     Enqueue { batch: Vec<Draft>, how: How },
     Claim { worker: u8, limit: u32, lease: u32, topics: &'static [&'static str] },
-    Settle { picks: Vec<(Pick, Verdict)>, delete: bool },
+    Settle { picks: Vec<(Pick, Verdict, Handled)>, delete: bool },
     Renew { picks: Vec<Pick>, lease: u32 },
     Reap,
     Expire,
@@ -29,6 +29,7 @@ pub(super) enum Operation {
     Prune { done: u32, dead: Option<u32>, archive: bool },
     Requeue(Choice),
     Bury(Choice),
+    Turn { job: u8, turn: Ask },
     Advance(u32),
 }
 
@@ -74,10 +75,30 @@ pub(super) struct Pick {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Verdict {
     Ack,
-    Abandon(u32, FailureClass, u32),
+    Abandon { units: u32, class: FailureClass, max_attempts: u32, max_age: Option<u32> },
     Defer(u32),
     Release,
     Fail(FailureClass),
+}
+
+/// Which handlers are said to be done, if any are.
+pub(super) type Handled = Option<&'static [&'static str]>;
+
+/// Which turn of a job is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    Every(u32),
+    At(i8),
+}
+
+impl Ask {
+    /// The turn for a store where it is now this late.
+    pub(super) fn turn(self, now: SystemTime) -> Turn {
+        match self {
+            Self::Every(units) => Turn::Every(UNIT * units),
+            Self::At(units) => Turn::At(shift(now, units)),
+        }
+    }
 }
 
 /// What an operator picks.
@@ -132,9 +153,10 @@ impl Verdict {
     pub(super) fn outcome(self) -> Outcome {
         match self {
             Self::Ack => Outcome::Ack,
-            Self::Abandon(units, class, max_attempts) => {
+            Self::Abandon { units, class, max_attempts, max_age } => {
                 let failure = Failure::new(class, format!("abandoned for {units}"));
-                Outcome::Abandon { delay: UNIT * units, failure, max_attempts }
+                let max_age = max_age.map(|units| UNIT * units);
+                Outcome::Abandon { delay: UNIT * units, failure, max_attempts, max_age }
             }
             Self::Defer(units) => Outcome::Defer { delay: UNIT * units },
             Self::Release => Outcome::Release,
@@ -198,11 +220,18 @@ fn pick() -> impl Strategy<Value = Pick> {
 fn verdict() -> impl Strategy<Value = Verdict> {
     prop_oneof![
         3 => Just(Verdict::Ack),
-        3 => (0..3u32, class(), 1..4u32).prop_map(|(units, class, max)| Verdict::Abandon(units, class, max)),
+        4 => (0..3u32, class(), 1..4u32, prop::option::of(0..4u32)).prop_map(
+            |(units, class, max_attempts, max_age)| Verdict::Abandon { units, class, max_attempts, max_age }
+        ),
         1 => (0..3u32).prop_map(Verdict::Defer),
         1 => Just(Verdict::Release),
         3 => class().prop_map(Verdict::Fail),
     ]
+}
+
+fn handled() -> impl Strategy<Value = Handled> {
+    let lists: [&'static [&'static str]; 4] = [&["a"], &["a", "b"], &["a", "b"], &[]];
+    prop::option::weighted(0.4, select(lists.to_vec()))
 }
 
 fn choice() -> impl Strategy<Value = Choice> {
@@ -232,19 +261,28 @@ pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let newest = |index| Pick { index, later: 0 };
     let crash = (1..4u32).prop_map(move |limit| vec![claim(limit), Operation::Advance(2), Operation::Reap]);
     let deleting = prop::bool::weighted(0.4);
-    let settled = (1..4u32, verdict(), deleting).prop_map(move |(limit, verdict, delete)| {
-        let picks = (0..2).map(|index| (newest(index), verdict)).collect();
-        vec![claim(limit), Operation::Settle { picks, delete }]
-    });
+    let settled =
+        (1..4u32, verdict(), handled(), deleting).prop_map(move |(limit, verdict, handled, delete)| {
+            let picks = (0..2).map(|index| (newest(index), verdict, handled)).collect();
+            vec![claim(limit), Operation::Settle { picks, delete }]
+        });
     let poisoned = class().prop_map(move |class| {
-        let picks = (0..4).map(|index| (newest(index), Verdict::Fail(class))).collect();
+        let picks = (0..4).map(|index| (newest(index), Verdict::Fail(class), None)).collect();
         vec![claim(4), Operation::Settle { picks, delete: false }, Operation::Park]
     });
+    let outage = move |units: u32| {
+        let class = FailureClass::Infrastructure;
+        let verdict = Verdict::Abandon { units: 0, class, max_attempts: 1, max_age: Some(units) };
+        vec![claim(1), Operation::Settle { picks: vec![(newest(0), verdict, None)], delete: false }]
+    };
+    let failing = (1..4u32, 1..4u32)
+        .prop_map(move |(age, units)| [outage(age), vec![Operation::Advance(units)], outage(age)].concat());
     prop_oneof![
         14 => operation().prop_map(|operation| vec![operation]),
         2 => crash,
         3 => settled,
         2 => poisoned,
+        1 => failing,
     ]
 }
 
@@ -264,7 +302,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         6 => (0..2u8, 1..5u32, 1..4u32, select(topics.to_vec())).prop_map(
             |(worker, limit, lease, topics)| Operation::Claim { worker, limit, lease, topics }
         ),
-        6 => (vec((pick(), verdict()), 1..5), prop::bool::weighted(0.2))
+        6 => (vec((pick(), verdict(), handled()), 1..5), prop::bool::weighted(0.2))
             .prop_map(|(picks, delete)| Operation::Settle { picks, delete }),
         1 => (vec(pick(), 1..4), 1..4u32).prop_map(|(picks, lease)| Operation::Renew { picks, lease }),
         2 => Just(Operation::Reap),
@@ -274,6 +312,8 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(done, dead, archive)| Operation::Prune { done, dead, archive }),
         3 => choice().prop_map(Operation::Requeue),
         1 => choice().prop_map(Operation::Bury),
+        2 => (0..2u8, prop_oneof![(0..3u32).prop_map(Ask::Every), (-3..2i8).prop_map(Ask::At)])
+            .prop_map(|(job, turn)| Operation::Turn { job, turn }),
         3 => (1..4u32).prop_map(Operation::Advance),
     ]
 }

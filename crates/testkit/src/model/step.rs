@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
     Birth, Change, ClaimRequest, Clock, Enqueued, Lease, ManualClock, MemoryStore, MessageId, NewMessage,
-    Result, Retention, Settlement, Store, StoreAdmin, Topics, TransactionalStore, WorkerId,
+    Outcome, Result, Retention, Settlement, Store, StoreAdmin, Topics, TransactionalStore, WorkerId,
 };
 
 use super::compare::{Clocks, same, same_stats};
-use super::operation::{Choice, Draft, How, Operation, Pick, UNIT, Verdict};
+use super::operation::{Choice, Draft, Handled, How, Operation, Pick, UNIT, Verdict};
 use crate::Fixture;
 use crate::store_suite::records;
 
@@ -29,6 +29,8 @@ pub(super) struct Pair<'a, F: Fixture> {
     ids: Vec<MessageId>,
     /// Every lease there ever was, as the reference and as the store number it.
     leases: Vec<(Lease, Lease)>,
+    /// What the jobs of this sequence are called, because a store may remember those of others.
+    jobs: MessageId,
 }
 
 type Checked = Result<(), String>;
@@ -36,7 +38,15 @@ type Checked = Result<(), String>;
 impl<'a, F: Fixture> Pair<'a, F> {
     pub(super) fn new(fixture: &'a F, reference: MemoryStore, clock: Arc<ManualClock>) -> Self {
         let clocks = Clocks { reference: clock.now(), store: SystemTime::now() };
-        Self { fixture, reference, clock, clocks, ids: Vec::new(), leases: Vec::new() }
+        Self {
+            fixture,
+            reference,
+            clock,
+            clocks,
+            ids: Vec::new(),
+            leases: Vec::new(),
+            jobs: MessageId::new(),
+        }
     }
 
     /// Does one operation on both, and compares the answers.
@@ -70,6 +80,11 @@ impl<'a, F: Fixture> Pair<'a, F> {
             Operation::Bury(choice) => {
                 let change = self.change(choice);
                 answers("buried", reference.bury(&change).await, store.bury(&change).await)
+            }
+            Operation::Turn { job, turn } => {
+                let job = format!("{} {job}", self.jobs);
+                let (ours, theirs) = (turn.turn(self.clocks.reference), turn.turn(self.clocks.store));
+                answers("turn", reference.turn(&job, ours).await, store.turn(&job, theirs).await)
             }
             Operation::Advance(units) => {
                 self.clock.advance(UNIT * *units);
@@ -138,12 +153,12 @@ impl<'a, F: Fixture> Pair<'a, F> {
         let mut tx = fixture.begin().await;
         let (first, rest) = messages.split_at(cut(how, messages));
         let mut enqueued = store.insert(fixture.connection(&mut tx), first, birth).await.unwrap();
-        fixture.savepoint(&mut tx).await;
+        fixture.savepoint(fixture.connection(&mut tx)).await;
         enqueued.extend(store.insert(fixture.connection(&mut tx), rest, birth).await.unwrap());
         match how {
             How::RolledBack => fixture.rollback(tx).await,
             How::SavepointAt(_) => {
-                fixture.rollback_to_savepoint(&mut tx).await;
+                fixture.rollback_to_savepoint(fixture.connection(&mut tx)).await;
                 fixture.commit(tx).await;
             }
             How::Alone | How::Committed | How::Leased => fixture.commit(tx).await,
@@ -178,21 +193,26 @@ impl<'a, F: Fixture> Pair<'a, F> {
         Some((r, s))
     }
 
-    async fn settle(&mut self, picks: &[(Pick, Verdict)], delete: bool) -> Checked {
+    async fn settle(&mut self, picks: &[(Pick, Verdict, Handled)], delete: bool) -> Checked {
         let mut batch: Vec<_> = picks
             .iter()
-            .filter_map(|(pick, verdict)| Some((self.picked(*pick)?, verdict.outcome())))
+            .filter_map(|(pick, verdict, handled)| {
+                let handled = handled.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+                Some((self.picked(*pick)?, verdict.outcome(), handled))
+            })
             .collect();
         if delete {
             // A second epoch of a row that the same batch deletes is lost or gone: either is true.
             let mut rows = HashSet::new();
-            batch.retain(|((reference, _), _)| rows.insert(reference.item));
+            batch.retain(|((reference, _), ..)| rows.insert(reference.item));
         }
         let settlements = |reference: bool| -> Vec<Settlement> {
-            let one = |((r, s), outcome): &((Lease, Lease), _)| Settlement {
-                lease: if reference { *r } else { *s },
-                outcome: Clone::clone(outcome),
-            };
+            let one =
+                |((r, s), outcome, handled): &((Lease, Lease), Outcome, Option<Vec<String>>)| Settlement {
+                    lease: if reference { *r } else { *s },
+                    outcome: outcome.clone(),
+                    handled: handled.clone(),
+                };
             batch.iter().map(one).collect()
         };
         let (ours, theirs) = (settlements(true), settlements(false));

@@ -103,3 +103,57 @@ pub async fn a_duplicate_is_not_born<F: Fixture>(fixture: &Arc<F>) {
     assert!(matches!(enqueued[1], Enqueued::New { lease: Some(_), .. }));
     assert_eq!(claim_ids(store, 10).await, [message.id()]);
 }
+
+/// The leases of what was born through this transaction.
+async fn born_in<F: Fixture>(fixture: &F, tx: &mut F::Transaction, messages: &[NewMessage]) -> Vec<Lease> {
+    let me = worker("hot");
+    let birth = Birth::Leased { worker: &me, lease: LEASE };
+    let enqueued = fixture.store().insert(fixture.connection(tx), messages, birth).await.unwrap();
+    let lease = |answer: &Enqueued| match answer {
+        Enqueued::New { lease: Some(lease), .. } => *lease,
+        other => panic!("{other:?}"),
+    };
+    enqueued.iter().map(lease).collect()
+}
+
+/// HOT-002: what was born in a transaction is there for that transaction, in the order of the question.
+pub async fn survivors_of_a_transaction<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let mut tx = fixture.begin().await;
+    let mut leases = born_in(&**fixture, &mut tx, &plains(3)).await;
+    leases.extend(born_in(&**fixture, &mut tx, &plains(200)).await);
+    leases.reverse();
+    assert_eq!(store.survivors(fixture.connection(&mut tx), &leases).await.unwrap(), vec![true; 203]);
+    assert!(store.survivors(fixture.connection(&mut tx), &[]).await.unwrap().is_empty());
+    fixture.commit(tx).await;
+}
+
+/// HOT-002: what went with a savepoint is not there, and what came before and after it is.
+pub async fn survivors_of_a_savepoint<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let mut tx = fixture.begin().await;
+    let before = born_in(&**fixture, &mut tx, &plains(2)).await;
+    fixture.savepoint(fixture.connection(&mut tx)).await;
+    let lost = born_in(&**fixture, &mut tx, &plains(2)).await;
+    let all = [lost[1], before[0], lost[0], before[1]];
+    assert_eq!(store.survivors(fixture.connection(&mut tx), &all).await.unwrap(), [true; 4]);
+    fixture.rollback_to_savepoint(fixture.connection(&mut tx)).await;
+    assert_eq!(store.survivors(fixture.connection(&mut tx), &all).await.unwrap(), [false, true, false, true]);
+    let after = plains(1);
+    let late = born_in(&**fixture, &mut tx, &after).await;
+    let all = [before[0], late[0], before[1]];
+    assert_eq!(store.survivors(fixture.connection(&mut tx), &all).await.unwrap(), [true; 3]);
+    fixture.commit(tx).await;
+    assert_eq!(records(store).await.len(), 3);
+}
+
+/// HOT-002: a lease is a row and its epoch: another epoch's is not there.
+pub async fn survivors_by_their_lease<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let mut tx = fixture.begin().await;
+    let leases = born_in(&**fixture, &mut tx, &plains(2)).await;
+    let other = Lease { epoch: leases[0].epoch + 1, ..leases[0] };
+    let asked = [other, leases[1], leases[0]];
+    assert_eq!(store.survivors(fixture.connection(&mut tx), &asked).await.unwrap(), [false, true, true]);
+    fixture.rollback(tx).await;
+}

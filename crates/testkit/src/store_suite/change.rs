@@ -26,7 +26,12 @@ pub async fn requeue_is_a_new_chance<F: Fixture>(fixture: &Arc<F>) {
     store.reap(10).await.unwrap();
     let held = claim_one(store).await;
     let failure = Failure::business("no");
-    apply(store, held.lease(), Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 1 }).await;
+    apply(
+        store,
+        held.lease(),
+        Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 1, max_age: None },
+    )
+    .await;
     fixture.advance(HOUR).await;
     let before = record(store, id).await;
     assert_eq!((before.message.attempts, before.message.lease_losses), (1, 1));

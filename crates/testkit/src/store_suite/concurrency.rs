@@ -43,10 +43,8 @@ async fn work<S: StoreAdmin>(
             history.claimed(&me, message.id, message.lease());
             history.delivered(&me, message.id);
         }
-        let settlements: Vec<_> = claimed
-            .iter()
-            .map(|message| Settlement { lease: message.lease(), outcome: Outcome::Ack })
-            .collect();
+        let settlements: Vec<_> =
+            claimed.iter().map(|message| Settlement::new(message.lease(), Outcome::Ack)).collect();
         for message in &claimed {
             history.settling(message.lease());
         }
@@ -157,11 +155,9 @@ pub async fn slow_settle_storm<F: Fixture>(fixture: &Arc<F>) {
             let mut won = Vec::new();
             for batch in held.chunks(100) {
                 let failure = Failure::business(format!("task {n}"));
-                let outcome = Outcome::Abandon { delay: HOUR, failure, max_attempts: 9 };
-                let settlements: Vec<_> = batch
-                    .iter()
-                    .map(|message| Settlement { lease: message.lease(), outcome: outcome.clone() })
-                    .collect();
+                let outcome = Outcome::Abandon { delay: HOUR, failure, max_attempts: 9, max_age: None };
+                let settlements: Vec<_> =
+                    batch.iter().map(|message| Settlement::new(message.lease(), outcome.clone())).collect();
                 let settled = store.settle(&settlements).await.unwrap();
                 let applied = batch.iter().zip(settled).filter(|(_, answer)| *answer == Settled::Applied);
                 won.extend(applied.map(|(message, _)| (message.id, n)));
@@ -266,7 +262,7 @@ async fn consume<S: StoreAdmin>(store: &S, history: &History, me: &WorkerId, rou
     let settlements: Vec<_> = claimed
         .iter()
         .enumerate()
-        .map(|(n, message)| Settlement { lease: message.lease(), outcome: outcome(n + round) })
+        .map(|(n, message)| Settlement::new(message.lease(), outcome(n + round)))
         .collect();
     for message in &claimed {
         history.claimed(me, message.id, message.lease());

@@ -227,7 +227,7 @@ pub async fn error_texts_of_any_kind<F: Fixture>(fixture: &Arc<F>) {
             let expected = failure.text().to_owned();
             assert!(expected.len() <= MAX_ERROR_BYTES && !expected.contains('\0'));
             let outcome = match abandon {
-                true => Outcome::Abandon { delay: HOUR, failure, max_attempts: 9 },
+                true => Outcome::Abandon { delay: HOUR, failure, max_attempts: 9, max_age: None },
                 false => Outcome::Fail { failure },
             };
             apply(store, held.lease(), outcome).await;

@@ -73,8 +73,7 @@ pub async fn batches_that_are_too_large<F: Fixture>(fixture: &Arc<F>) {
     let before = records(store).await;
     let mut leases = vec![lease];
     leases.extend((0..10_000).map(|n| Lease { item: WorkItemId::new(1_000_000 + n), epoch: 1 }));
-    let settlements: Vec<_> =
-        leases.iter().map(|lease| Settlement { lease: *lease, outcome: Outcome::Ack }).collect();
+    let settlements: Vec<_> = leases.iter().map(|lease| Settlement::new(*lease, Outcome::Ack)).collect();
     assert_refused("settle", store.settle(&settlements).await);
     assert_refused("renew", store.renew(&leases, LEASE).await);
     assert_eq!(records(store).await, before);
@@ -95,8 +94,7 @@ pub async fn the_largest_requests<F: Fixture>(fixture: &Arc<F>) {
         (renewed.len(), renewed[0], gone(&renewed)),
         (10_000, posthaste_core::Settled::Applied, 9_999)
     );
-    let settlements: Vec<_> =
-        leases.iter().map(|lease| Settlement { lease: *lease, outcome: Outcome::Ack }).collect();
+    let settlements: Vec<_> = leases.iter().map(|lease| Settlement::new(*lease, Outcome::Ack)).collect();
     let settled = store.settle(&settlements).await.unwrap();
     assert_eq!(
         (settled.len(), settled[0], gone(&settled)),

@@ -132,7 +132,12 @@ pub async fn every_death_blocks<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let held = leased_from(store, keyed("abandoned")).await;
     let failure = Failure::business("no");
-    apply(store, held.lease(), Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 1 }).await;
+    apply(
+        store,
+        held.lease(),
+        Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 1, max_age: None },
+    )
+    .await;
     dead_from(store, keyed("failed")).await;
     for key in ["abandoned", "failed"] {
         enqueue_one(store, keyed(key)).await;

@@ -93,7 +93,7 @@ pub async fn abandon_at_the_limit_is_dead<F: Fixture>(fixture: &Arc<F>) {
         let message = claim_one(store).await;
         assert_eq!(message.attempts, attempt - 1);
         let failure = Failure::business(format!("attempt {attempt}"));
-        let outcome = Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 4 };
+        let outcome = Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 4, max_age: None };
         apply(store, message.lease(), outcome).await;
         let record = record(store, id).await;
         assert_eq!(record.message.attempts, attempt);
@@ -114,7 +114,7 @@ pub async fn outages_cost_no_attempt<F: Fixture>(fixture: &Arc<F>) {
         for _ in 0..3 {
             let message = claim_one(store).await;
             let failure = Failure::new(class, "down");
-            let outcome = Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 1 };
+            let outcome = Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 1, max_age: None };
             apply(store, message.lease(), outcome).await;
         }
         let record = record(store, id).await;
@@ -129,13 +129,19 @@ pub async fn outages_cost_no_attempt<F: Fixture>(fixture: &Arc<F>) {
     apply(store, held.lease(), abandon(Duration::ZERO)).await;
     let held = claim_one(store).await;
     let failure = Failure::infrastructure("down");
-    apply(store, held.lease(), Outcome::Abandon { delay: HOUR, failure, max_attempts: 1 }).await;
+    apply(store, held.lease(), Outcome::Abandon { delay: HOUR, failure, max_attempts: 1, max_age: None })
+        .await;
     let spared = record(store, held.id).await;
     assert_eq!((spared.state, spared.message.attempts), (State::Ready, 1));
     for class in [FailureClass::Business, FailureClass::Permanent, FailureClass::TooLarge] {
         let message = leased(store).await;
         let failure = Failure::new(class, "refused");
-        apply(store, message.lease(), Outcome::Abandon { delay: HOUR, failure, max_attempts: 2 }).await;
+        apply(
+            store,
+            message.lease(),
+            Outcome::Abandon { delay: HOUR, failure, max_attempts: 2, max_age: None },
+        )
+        .await;
         assert_eq!(record(store, message.id).await.message.attempts, 1, "{class}");
     }
 }

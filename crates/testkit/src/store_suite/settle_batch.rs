@@ -25,10 +25,8 @@ pub async fn a_batch_of_all_sorts<F: Fixture>(fixture: &Arc<F>) {
         (held[1].lease(), abandon(HOUR), Settled::Applied),
         (held[3].lease(), Outcome::Release, Settled::Applied),
     ];
-    let settlements: Vec<_> = batch
-        .iter()
-        .map(|(lease, outcome, _)| Settlement { lease: *lease, outcome: outcome.clone() })
-        .collect();
+    let settlements: Vec<_> =
+        batch.iter().map(|(lease, outcome, _)| Settlement::new(*lease, outcome.clone())).collect();
     let expected: Vec<_> = batch.iter().map(|(.., expected)| *expected).collect();
     assert_eq!(store.settle(&settlements).await.unwrap(), expected);
     let mut found = Vec::new();
@@ -69,7 +67,7 @@ pub async fn the_first_of_a_lease_decides<F: Fixture>(fixture: &Arc<F>) {
         (c, fail()),
         (a, fail()),
     ];
-    let settlements = batch.map(|(lease, outcome)| Settlement { lease, outcome });
+    let settlements = batch.map(|(lease, outcome)| Settlement::new(lease, outcome));
     use Settled::{Applied, Lost};
     let expected = [Applied, Applied, Lost, Applied, Lost, Lost, Lost];
     assert_eq!(store.settle(&settlements).await.unwrap(), expected);
@@ -86,8 +84,8 @@ pub async fn stale_and_current_in_one_batch<F: Fixture>(fixture: &Arc<F>) {
         let old = leased(store).await;
         apply(store, old.lease(), Outcome::Release).await;
         let new = claim_one(store).await;
-        let stale = Settlement { lease: old.lease(), outcome: fail() };
-        let current = Settlement { lease: new.lease(), outcome: Outcome::Ack };
+        let stale = Settlement::new(old.lease(), fail());
+        let current = Settlement::new(new.lease(), Outcome::Ack);
         let (batch, expected) = if stale_first {
             ([stale, current], [Settled::Lost, Settled::Applied])
         } else {
@@ -108,7 +106,7 @@ pub async fn a_thousand_at_once<F: Fixture>(fixture: &Arc<F>) {
         let mut lease = message.lease();
         // Every third comes from a holder who lost it.
         lease.epoch -= i32::from(n % 3 == 0);
-        Settlement { lease, outcome: if n % 2 == 0 { Outcome::Ack } else { abandon(HOUR) } }
+        Settlement::new(lease, if n % 2 == 0 { Outcome::Ack } else { abandon(HOUR) })
     };
     let settlements: Vec<_> = held.iter().enumerate().rev().map(settlement).collect();
     let settled = store.settle(&settlements).await.unwrap();

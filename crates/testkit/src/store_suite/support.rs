@@ -94,7 +94,7 @@ pub(crate) async fn leased_from<S: StoreAdmin>(store: &S, message: NewMessage) -
 
 /// Settles one lease.
 pub(crate) async fn settle<S: StoreAdmin>(store: &S, lease: Lease, outcome: Outcome) -> Settled {
-    let settled = store.settle(&[Settlement { lease, outcome }]).await.unwrap();
+    let settled = store.settle(&[Settlement::new(lease, outcome)]).await.unwrap();
     assert_eq!(settled.len(), 1);
     settled[0]
 }
@@ -117,7 +117,7 @@ pub(crate) async fn dead<S: StoreAdmin>(store: &S, count: usize) -> Vec<MessageI
     let claimed = claim(store, u32::try_from(count).unwrap()).await;
     assert_eq!(claimed.len(), count);
     let settlements: Vec<_> =
-        claimed.iter().map(|message| Settlement { lease: message.lease(), outcome: fail() }).collect();
+        claimed.iter().map(|message| Settlement::new(message.lease(), fail())).collect();
     let settled = store.settle(&settlements).await.unwrap();
     assert!(settled.iter().all(|answer| *answer == Settled::Applied));
     ids
@@ -130,7 +130,7 @@ pub(crate) fn fail() -> Outcome {
 
 /// A failed attempt of ten.
 pub(crate) fn abandon(delay: Duration) -> Outcome {
-    Outcome::Abandon { delay, failure: Failure::business("refused"), max_attempts: 10 }
+    Outcome::Abandon { delay, failure: Failure::business("refused"), max_attempts: 10, max_age: None }
 }
 
 /// Everything stored about a message.
@@ -204,11 +204,21 @@ pub(crate) fn verbs() -> Vec<(&'static str, Option<Outcome>)> {
         ("abandon", Some(abandon(HOUR))),
         (
             "abandon at the limit",
-            Some(Outcome::Abandon { delay: HOUR, failure: Failure::business("last straw"), max_attempts: 1 }),
+            Some(Outcome::Abandon {
+                delay: HOUR,
+                failure: Failure::business("last straw"),
+                max_attempts: 1,
+                max_age: None,
+            }),
         ),
         (
             "abandon uncharged",
-            Some(Outcome::Abandon { delay: HOUR, failure: Failure::infrastructure("down"), max_attempts: 1 }),
+            Some(Outcome::Abandon {
+                delay: HOUR,
+                failure: Failure::infrastructure("down"),
+                max_attempts: 1,
+                max_age: None,
+            }),
         ),
         ("defer", Some(Outcome::Defer { delay: HOUR })),
         ("release", Some(Outcome::Release)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::{Birth, Enqueued, NewMessage, Retention, Store, TransactionalStore};
+use posthaste_core::{Birth, Enqueued, NewMessage, Retention, Store, TransactionalStore, Transactions};
 
 use super::support::*;
 use crate::Fixture;
@@ -48,9 +48,9 @@ pub async fn a_savepoint_takes_back_what_came_after_it<F: Fixture>(fixture: &Arc
     let (before, lost, after) = (plain(), [with_dedup(), plain()], [with_dedup(), plain()]);
     let mut tx = fixture.begin().await;
     insert(&**fixture, &mut tx, std::slice::from_ref(&before)).await;
-    fixture.savepoint(&mut tx).await;
+    fixture.savepoint(fixture.connection(&mut tx)).await;
     insert(&**fixture, &mut tx, &lost).await;
-    fixture.rollback_to_savepoint(&mut tx).await;
+    fixture.rollback_to_savepoint(fixture.connection(&mut tx)).await;
     let enqueued = insert(&**fixture, &mut tx, &after).await;
     assert!(!enqueued[0].is_duplicate(), "its twin was rolled back");
     fixture.commit(tx).await;
@@ -121,4 +121,40 @@ pub async fn a_large_transaction<F: Fixture>(fixture: &Arc<F>) {
     let expected: Vec<_> = old.iter().chain(&new).map(NewMessage::id).collect();
     assert_eq!(claim_ids(fixture.store(), 10_000).await, expected);
     assert_eq!(fixture.store().prune(&Retention::done(HOUR), 1_000).await.unwrap(), 0);
+}
+
+/// Rule 5: transactions that the store opens are a user's like any other: nothing is there before the commit, all of it
+/// after, and nothing after a rollback.
+pub async fn opened_by_the_store<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let messages = plains(2);
+    let mut tx = store.begin().await.unwrap();
+    store.insert(&mut tx, &messages[..1], Birth::Ready).await.unwrap();
+    store.insert(&mut tx, &messages[1..], Birth::Ready).await.unwrap();
+    assert!(records(store).await.is_empty(), "nothing is visible before the commit");
+    store.commit(tx).await.unwrap();
+    assert_eq!(claim_ids(store, 10).await, [messages[0].id(), messages[1].id()]);
+    let mut tx = store.begin().await.unwrap();
+    store.insert(&mut tx, &plains(2), Birth::Ready).await.unwrap();
+    store.rollback(tx).await.unwrap();
+    assert!(claim(store, 10).await.is_empty());
+    let tx = store.begin().await.unwrap();
+    store.commit(tx).await.unwrap();
+    assert_eq!(records(store).await.len(), 2);
+}
+
+/// Rule 5: a transaction that is dropped is rolled back, and its connection serves the next.
+pub async fn dropped_is_rolled_back<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    // More often than a pool has connections.
+    for _ in 0..20 {
+        let mut tx = store.begin().await.unwrap();
+        store.insert(&mut tx, &plains(1), Birth::Ready).await.unwrap();
+        drop(tx);
+    }
+    let message = plain();
+    let mut tx = store.begin().await.unwrap();
+    store.insert(&mut tx, std::slice::from_ref(&message), Birth::Ready).await.unwrap();
+    store.commit(tx).await.unwrap();
+    assert_eq!(claim_ids(store, 10).await, [message.id()]);
 }

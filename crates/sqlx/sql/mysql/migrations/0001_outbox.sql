@@ -9,6 +9,7 @@ create table if not exists /*:*/outbox (
     expires_at      datetime(6),
     occurred_at     datetime(6),                     -- null: the same as created_at
     done_at         datetime(6),                     -- when it became done or dead
+    failing_since   datetime(6),                     -- since when it fails without a break and without charge
     epoch           int not null,
     attempts        int not null,
     lease_losses    int not null,
@@ -29,6 +30,7 @@ create table if not exists /*:*/outbox (
     worker          varchar(100) character set utf8mb4 collate utf8mb4_bin,    -- the last holder of a lease
     done_by         varchar(100) character set utf8mb4 collate utf8mb4_bin,
     last_error      text character set utf8mb4 collate utf8mb4_bin,
+    handled         mediumtext character set utf8mb4 collate utf8mb4_bin,    -- the handlers that are done with it, one a line
     -- The key while the message is not over, else null: an index of it holds no done message.
     open_key        varbinary(255) as (
         case when state in (0, 1) or (state = 3 and order_policy <> 2 and error_class not in (6, 8)) then `key` end
@@ -75,6 +77,7 @@ create table if not exists /*:*/outbox_archive (
     expires_at      datetime(6),
     occurred_at     datetime(6),
     done_at         datetime(6),
+    failing_since   datetime(6),
     epoch           int not null,
     attempts        int not null,
     lease_losses    int not null,
@@ -95,6 +98,14 @@ create table if not exists /*:*/outbox_archive (
     worker          varchar(100) character set utf8mb4 collate utf8mb4_bin,
     done_by         varchar(100) character set utf8mb4 collate utf8mb4_bin,
     last_error      text character set utf8mb4 collate utf8mb4_bin,
+    handled         mediumtext character set utf8mb4 collate utf8mb4_bin,
     primary key (seq),
     key /*+*/outbox_archive_message_id (message_id)
+) engine = InnoDB row_format = dynamic;
+
+-- Whose turn it is: when each of the jobs that one process does for all was last taken.
+create table if not exists /*:*/outbox_job (
+    name            varbinary(255) not null,
+    at              datetime(6) not null,            -- 1000-01-01: never
+    primary key (name)
 ) engine = InnoDB row_format = dynamic;

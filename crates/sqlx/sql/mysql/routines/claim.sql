@@ -141,7 +141,8 @@ begin
            timestampdiff(microsecond, '1970-01-01', o.occurred_at) as occurred_at,
            timestampdiff(microsecond, '1970-01-01', o.created_at) as created_at,
            timestampdiff(microsecond, '1970-01-01', o.due_at) as due_at,
-           timestampdiff(microsecond, '1970-01-01', o.expires_at) as expires_at
+           timestampdiff(microsecond, '1970-01-01', o.expires_at) as expires_at,
+           timestampdiff(microsecond, '1970-01-01', o.failing_since) as failing_since, o.handled
     from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
     straight_join /*:*/outbox o on o.seq = s.seq
     order by o.priority, o.due_at, o.seq;

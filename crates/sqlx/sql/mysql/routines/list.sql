@@ -13,6 +13,7 @@ begin
            o.correlation_id, o.aggregate_type, o.aggregate_id, o.tenant_id, o.priority, o.attempts, o.lease_losses,
            timestampdiff(microsecond, '1970-01-01', o.occurred_at), timestampdiff(microsecond, '1970-01-01', o.created_at),
            timestampdiff(microsecond, '1970-01-01', o.due_at), timestampdiff(microsecond, '1970-01-01', o.expires_at),
+           timestampdiff(microsecond, '1970-01-01', o.failing_since), o.handled,
            o.state, o.due_at = '9999-12-31 23:59:59.999999' as parked,
            timestampdiff(microsecond, '1970-01-01', o.leased_until), if(o.state = 1, o.worker, null) as worker,
            timestampdiff(microsecond, '1970-01-01', o.done_at), o.done_by, o.error_class, o.last_error

@@ -1,7 +1,7 @@
 -- Applies outcomes to leased messages, and tells for each whether it takes place: 0 applied, 1 lost, 2 gone.
--- p_settlements: [[seq, epoch, outcome, delay µs, class, error, most attempts], ..] in the order of seq, in which the
--- rows are locked, so that two settlements of the same rows cannot deadlock. Outcomes: 0 ack, 1 abandon, 2 defer,
--- 3 release, 4 fail.
+-- p_settlements: [[seq, epoch, outcome, delay µs, class, error, most attempts, most µs of failing without charge, handlers
+-- that are done], ..] in the order of seq, in which the rows are locked, so that two settlements of the same rows cannot
+-- deadlock; the last two may be absent. Outcomes: 0 ack, 1 abandon, 2 defer, 3 release, 4 fail.
 create procedure /*:*/settle(in p_settlements longtext character set utf8mb4, in p_keep_done boolean)
 modifies sql data
 sql security invoker
@@ -23,11 +23,17 @@ begin
     order by a.n
     for update;
 
-    -- In two steps, because the order of assignments in an update of several tables is nobody's promise.
+    -- Step by step, because the order of assignments in an update of several tables is nobody's promise.
     update json_table(p_settlements, '$[*]' columns (
         seq bigint path '$[0]', epoch int path '$[1]', outcome int path '$[2]', class int path '$[4]')) a
     straight_join /*:*/outbox o on o.seq = a.seq
-    set o.attempts = o.attempts + 1
+    set o.failing_since = v_now
+    where o.state = 1 and o.epoch = a.epoch and o.failing_since is null and a.outcome = 1 and a.class in (2, 3);
+
+    update json_table(p_settlements, '$[*]' columns (
+        seq bigint path '$[0]', epoch int path '$[1]', outcome int path '$[2]', class int path '$[4]')) a
+    straight_join /*:*/outbox o on o.seq = a.seq
+    set o.attempts = o.attempts + 1, o.failing_since = null
     where o.state = 1 and o.epoch = a.epoch and a.outcome = 1 and a.class not in (2, 3);
 
     if not p_keep_done then
@@ -40,20 +46,25 @@ begin
 
     update json_table(p_settlements, '$[*]' columns (
         seq bigint path '$[0]', epoch int path '$[1]', outcome int path '$[2]', delay bigint path '$[3]',
-        class int path '$[4]', error text character set utf8mb4 path '$[5]', max_attempts int path '$[6]')) a
+        class int path '$[4]', error text character set utf8mb4 path '$[5]', max_attempts int path '$[6]',
+        max_age bigint path '$[7]', handled mediumtext character set utf8mb4 path '$[8]')) a
     straight_join /*:*/outbox o on o.seq = a.seq
-    set o.due_at = if(a.outcome = 2
-                      or (a.outcome = 1 and not (a.class not in (2, 3) and o.attempts >= a.max_attempts)),
+    set o.due_at = if(a.outcome = 2 or (a.outcome = 1 and not coalesce(if(
+                          a.class in (2, 3), o.failing_since + interval a.max_age microsecond <= v_now,
+                          o.attempts >= a.max_attempts), false)),
                       v_now + interval a.delay microsecond, o.due_at),
-        o.done_at = if(a.outcome in (0, 4)
-                       or (a.outcome = 1 and a.class not in (2, 3) and o.attempts >= a.max_attempts), v_now, null),
+        o.done_at = if(a.outcome in (0, 4) or (a.outcome = 1 and if(
+                           a.class in (2, 3), o.failing_since + interval a.max_age microsecond <= v_now,
+                           o.attempts >= a.max_attempts)), v_now, null),
         o.done_by = if(a.outcome = 0, o.worker, null),
         o.leased_until = null,
         o.error_class = coalesce(a.class, o.error_class),
         o.last_error = coalesce(a.error, o.last_error),
+        o.handled = coalesce(a.handled, o.handled),
         o.state = case when a.outcome = 0 then 2
-                       when a.outcome = 4
-                            or (a.outcome = 1 and a.class not in (2, 3) and o.attempts >= a.max_attempts) then 3
+                       when a.outcome = 4 or (a.outcome = 1 and if(
+                                a.class in (2, 3), o.failing_since + interval a.max_age microsecond <= v_now,
+                                o.attempts >= a.max_attempts)) then 3
                        else 0 end
     where o.state = 1 and o.epoch = a.epoch;
     commit;

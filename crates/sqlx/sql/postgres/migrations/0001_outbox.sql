@@ -8,6 +8,7 @@ create table /*:*/outbox (
     expires_at      timestamptz,
     occurred_at     timestamptz,                     -- null: the same as created_at
     done_at         timestamptz,                     -- when it became done or dead
+    failing_since   timestamptz,                     -- since when it fails without a break and without charge
     epoch           integer not null,
     attempts        integer not null,
     lease_losses    integer not null,
@@ -27,7 +28,8 @@ create table /*:*/outbox (
     tenant_id       text collate "C",
     worker          text,
     done_by         text,
-    last_error      text
+    last_error      text,
+    handled         text                             -- the handlers that are done with it, one a line
 );
 
 create unique index /*+*/outbox_message_id on /*:*/outbox (message_id);
@@ -73,3 +75,9 @@ create index /*+*/outbox_history_seq on /*:*/outbox_history (seq, id);
 create table /*:*/outbox_archive (like /*:*/outbox);
 alter table /*:*/outbox_archive add primary key (seq);
 create index /*+*/outbox_archive_message_id on /*:*/outbox_archive (message_id);
+
+-- Whose turn it is: when each of the jobs that one process does for all was last taken.
+create table /*:*/outbox_job (
+    name            text collate "C" primary key,
+    at              timestamptz not null
+);

@@ -8,7 +8,7 @@ returns table (
     seq bigint, epoch integer, message_id uuid, topic text, key text, order_policy smallint, payload bytea,
     content_type text, headers text, correlation_id text, aggregate_type text, aggregate_id text, tenant_id text,
     priority smallint, attempts integer, lease_losses integer, occurred_at timestamptz, created_at timestamptz,
-    due_at timestamptz, expires_at timestamptz
+    due_at timestamptz, expires_at timestamptz, failing_since timestamptz, handled text
 )
 language plpgsql volatile
 set jit = off

@@ -1,7 +1,10 @@
 -- Settling: one function for a batch of any outcomes, and one per verb. Each answers 0 applied, 1 lost, 2 gone.
+-- A max age is for how long a message may fail without a break for reasons that cost no attempt; null: for ever.
+-- handled are the names of the handlers that are done with a message, one a line; null leaves them as they are.
 create or replace function /*:*/settle(
     items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
-    max_attempts integer[], keep_done boolean default true
+    max_attempts integer[], keep_done boolean default true, max_ages_us bigint[] default null,
+    handled text[] default null
 )
 returns table (settled smallint)
 language sql volatile
@@ -23,12 +26,13 @@ $body$;
 -- Classes: 1 business, 2 infrastructure, 3 unroutable (these two cost no attempt), 4 permanent, 5 too large.
 create or replace function /*:*/abandon(
     item bigint, epoch integer, error text default null, delay interval default null, class integer default 1,
-    max_attempts integer default 10
+    max_attempts integer default 10, max_age interval default null
 )
 returns smallint
 language sql volatile
 as $body$
 select /*:*/require_delay('delay', coalesce(delay, interval '0'));
+select /*:*/require_delay('max_age', coalesce(max_age, interval '0'));
 select /*:*/require(class between 1 and 5, 'class is ' || coalesce(class::text, 'null'), 'Give it 1 to 5.');
 select /*:*/require(
     max_attempts >= 1, 'max_attempts is ' || coalesce(max_attempts::text, 'null'), 'Give it at least 1.');
@@ -39,7 +43,7 @@ select settled from /*:*/settle(
         from /*:*/outbox o where o.seq = item))) * 1000000)::bigint],
     array[class::smallint],
     array[left(case when class in (2, 3) then '[INFRA] ' else '[BUSINESS] ' end || coalesce(error, ''), 1000)],
-    array[max_attempts])
+    array[max_attempts], true, array[(extract(epoch from max_age) * 1000000)::bigint])
 $body$;
 
 create or replace function /*:*/defer(item bigint, epoch integer, delay interval)

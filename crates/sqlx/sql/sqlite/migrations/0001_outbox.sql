@@ -8,6 +8,7 @@ create table /*:*/outbox (
     expires_at      integer,
     occurred_at     integer,                         -- null: the same as created_at
     done_at         integer,                         -- when it became done or dead
+    failing_since   integer,                         -- since when it fails without a break and without charge
     epoch           integer not null,
     attempts        integer not null,
     lease_losses    integer not null,
@@ -27,6 +28,7 @@ create table /*:*/outbox (
     worker          text,
     done_by         text,
     last_error      text,
+    handled         text,                            -- the handlers that are done with it, one a line
     payload         blob not null                    -- opaque: it comes back byte for byte
 );
 
@@ -73,6 +75,7 @@ create table /*:*/outbox_archive (
     expires_at      integer,
     occurred_at     integer,
     done_at         integer,
+    failing_since   integer,
     epoch           integer not null,
     attempts        integer not null,
     lease_losses    integer not null,
@@ -92,6 +95,13 @@ create table /*:*/outbox_archive (
     worker          text,
     done_by         text,
     last_error      text,
+    handled         text,
     payload         blob not null
 );
 create index /*:*/outbox_archive_message_id on /*+*/outbox_archive (message_id);
+
+-- Whose turn it is: when each of the jobs that one process does for all was last taken.
+create table /*:*/outbox_job (
+    name            text primary key not null,
+    at              integer not null
+);

@@ -1,0 +1,99 @@
+//! One message through its handlers: in their order, only those that are not done yet, with panics caught.
+//!
+//! Nothing here talks to the store: what came of it is told to the dispatcher.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tracing::{Instrument as _, info, info_span};
+
+use crate::handler::{Answering, Arrival, HandlerError, HandlerResult};
+use crate::registry::Registered;
+use crate::trace::TraceContext;
+
+/// The names of handlers that are done, shared with the dispatcher, which may have to drop the delivery half-way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress(Arc<Mutex<Vec<String>>>);
+
+impl Progress {
+    pub(crate) fn new(handled: &[String]) -> Self {
+        Self(Arc::new(Mutex::new(handled.to_vec())))
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|done| done == name)
+    }
+
+    fn add(&self, name: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+    }
+}
+
+/// Calls the handlers, one after the other, until one is not done.
+pub(crate) async fn deliver(
+    handlers: Vec<Arc<Registered>>,
+    arrival: Arrival,
+    progress: Progress,
+    store: Arc<str>,
+) -> HandlerResult {
+    let message = Arc::clone(&arrival.message);
+    let context = TraceContext::from_headers(&message.headers).unwrap_or_else(TraceContext::new).child();
+    let span = info_span!(
+        "deliver",
+        message_id = %message.id,
+        topic = %message.topic,
+        attempt = message.attempts.saturating_add(1),
+        trace_id = %context.trace_id(),
+        span_id = %context.span_id(),
+        store = %store,
+    );
+    let many = handlers.len() > 1;
+    let calls = async {
+        for handler in handlers {
+            if progress.has(&handler.name) {
+                continue;
+            }
+            if arrival.cancel.is_cancelled() {
+                // Its lease is lost, or its time is over: nothing more begins. The dispatcher knows why, and what follows.
+                return Err(HandlerError::defer(Duration::ZERO));
+            }
+            info!(handler = %handler.name, "handler called");
+            caught(|| handler.call(&arrival)).await?;
+            // With one handler, the ack says all there is to say.
+            if many {
+                progress.add(&handler.name);
+            }
+        }
+        Ok(())
+    };
+    context.scope(calls.instrument(span)).await
+}
+
+/// Runs a handler; a panic, in making its future or in running it, is a failed attempt.
+async fn caught(call: impl FnOnce() -> Answering) -> HandlerResult {
+    let mut answering = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(answering) => answering,
+        Err(panic) => return Err(panicked(&*panic)),
+    };
+    let answer = std::future::poll_fn(move |context| {
+        match catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(answer)) => Poll::Ready(answer),
+            Err(panic) => Poll::Ready(Err(panicked(&*panic))),
+        }
+    });
+    answer.await
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> HandlerError {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    HandlerError::from(format!("the handler panicked: {}", text.unwrap_or("no text")))
+}

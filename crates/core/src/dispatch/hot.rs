@@ -1,0 +1,127 @@
+//! The door of the hot path: who wants to hand a message to the dispatcher right after its commit reserves a slot before
+//! the row is written, so that a row is born leased only if there is room for it.
+//!
+//! A closed or full door is no error. The row is then born ready, and the cold path finds it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::message::Message;
+
+/// Room for one message in the hot queue; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    _place: OwnedSemaphorePermit,
+    _bytes: Option<OwnedSemaphorePermit>,
+}
+
+/// A message that was committed, born leased to this worker.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    pub(crate) message: Arc<Message>,
+    pub(crate) slot: Slot,
+    /// When its lease ran at the latest: before the statement that wrote it.
+    pub(crate) leased: Instant,
+}
+
+/// Whether a slot could be had.
+#[derive(Debug)]
+pub(crate) enum Room {
+    /// Yes.
+    Slot(Slot),
+    /// No: the queue is full.
+    Full,
+    /// No: nobody is running, or the hot path is switched off.
+    Closed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Door {
+    /// Whether there is a hot path at all.
+    exists: bool,
+    places: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    /// Where fresh messages go while a dispatcher runs. Unbounded, because slots are the bound.
+    sender: Option<UnboundedSender<Fresh>>,
+    /// For as long as outcomes cannot be settled, nothing new is to come in.
+    paused: bool,
+}
+
+impl Door {
+    pub(crate) fn new(capacity: usize, bytes: usize) -> Self {
+        let most = Semaphore::MAX_PERMITS;
+        Self {
+            exists: capacity > 0 && bytes > 0,
+            places: Arc::new(Semaphore::new(capacity.min(most))),
+            bytes: Arc::new(Semaphore::new(bytes.min(most))),
+            inside: Mutex::default(),
+        }
+    }
+
+    fn inside(&self) -> std::sync::MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets fresh messages in; none if another dispatcher does already.
+    pub(crate) fn open(&self) -> Option<UnboundedReceiver<Fresh>> {
+        let mut inside = self.inside();
+        if inside.sender.as_ref().is_some_and(|sender| !sender.is_closed()) {
+            return None;
+        }
+        let (sender, receiver) = unbounded_channel();
+        *inside = Inside { sender: Some(sender), paused: false };
+        Some(receiver)
+    }
+
+    pub(crate) fn close(&self) {
+        self.inside().sender = None;
+    }
+
+    pub(crate) fn pause(&self, paused: bool) {
+        self.inside().paused = paused;
+    }
+
+    /// Whether a dispatcher runs behind it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.inside().sender.is_some()
+    }
+
+    /// Reserves room for a message with a payload of so many bytes.
+    pub(crate) fn reserve(&self, bytes: usize) -> Room {
+        {
+            let inside = self.inside();
+            if !self.exists || inside.sender.is_none() {
+                return Room::Closed;
+            }
+            if inside.paused {
+                return Room::Full;
+            }
+        }
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return Room::Full };
+        let bytes = match u32::try_from(bytes) {
+            Ok(0) => None,
+            Ok(bytes) => match Arc::clone(&self.bytes).try_acquire_many_owned(bytes) {
+                Ok(permit) => Some(permit),
+                Err(_) => return Room::Full,
+            },
+            Err(_) => return Room::Full,
+        };
+        Room::Slot(Slot { _place: place, _bytes: bytes })
+    }
+
+    /// Hands a committed message over, or gives it back if nobody runs any more.
+    pub(crate) fn hand_over(&self, fresh: Fresh) -> Result<(), Fresh> {
+        match &self.inside().sender {
+            Some(sender) => sender.send(fresh).map_err(|refused| refused.0),
+            None => Err(fresh),
+        }
+    }
+}

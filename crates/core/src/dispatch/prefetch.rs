@@ -1,0 +1,100 @@
+//! How many messages to claim ahead of the handlers. Pure.
+//!
+//! Claimed messages are owned and cannot go elsewhere, so at first only what can start now is claimed. When handlers run
+//! dry although a claim was full, or use claims up so fast that they would follow each other closely, the reach doubles;
+//! when messages wait too long in memory, it is halved.
+
+use std::time::Duration;
+
+/// How long a claimed message may wait in memory before the reach is too long.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Claims that follow each other more closely than this are too small.
+const CLOSE: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+pub(crate) struct Prefetch {
+    workers: usize,
+    most: usize,
+    ahead: usize,
+    /// How many handlers have ended since the last full claim.
+    ended: usize,
+}
+
+impl Prefetch {
+    pub(crate) fn new(workers: usize, most: usize) -> Self {
+        Self { workers, most, ahead: 0, ended: 0 }
+    }
+
+    /// How many to claim now, given how many wait in memory and how many handlers are free; none means not yet.
+    pub(crate) fn want(&self, waiting: usize, free: usize) -> usize {
+        // Waiting until half of what is ahead is used up keeps claims large.
+        if waiting > self.ahead / 2 {
+            return 0;
+        }
+        (free + self.ahead).saturating_sub(waiting).min(self.most)
+    }
+
+    /// A claim came back full: this long after the one before, and perhaps while handlers were without work.
+    pub(crate) fn full(&mut self, dry: bool, since_last: Option<Duration>) {
+        let used_up = self.ended > 0 && self.ended >= self.ahead / 2;
+        let close = since_last.is_some_and(|since| since < CLOSE);
+        if dry || (used_up && close) {
+            self.ahead = (self.ahead * 2).max(self.workers).min(self.most);
+        }
+        self.ended = 0;
+    }
+
+    /// A handler has ended.
+    pub(crate) fn ended(&mut self) {
+        self.ended += 1;
+    }
+
+    /// A message waited this long in memory.
+    pub(crate) fn waited(&mut self, waited: Duration) {
+        if waited > PATIENCE {
+            self.ahead = if self.ahead > self.workers { self.ahead / 2 } else { 0 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// OBX-016: with slow handlers only what can start is claimed; with fast ones as much as keeps them busy.
+    #[test]
+    fn the_reach_follows_the_handlers() {
+        let mut prefetch = Prefetch::new(4, 200);
+        assert_eq!((prefetch.want(0, 4), prefetch.want(0, 0), prefetch.want(1, 4)), (4, 0, 0));
+        let mut wants = Vec::new();
+        for _ in 0..8 {
+            prefetch.full(true, None);
+            wants.push(prefetch.want(0, 4));
+        }
+        assert_eq!(wants, [8, 12, 20, 36, 68, 132, 200, 200]);
+        assert_eq!((prefetch.want(101, 4), prefetch.want(100, 0)), (0, 100));
+        (0..8).for_each(|_| prefetch.waited(Duration::from_secs(1)));
+        assert_eq!(prefetch.want(0, 0), 0);
+        prefetch.waited(Duration::ZERO);
+        assert_eq!(prefetch.want(0, 3), 3);
+    }
+
+    /// HOT-014: claims that are used up at once grow, too, although the handlers never run dry; while no handler
+    /// ends they do not, however close they are.
+    #[test]
+    fn close_claims_grow() {
+        let mut prefetch = Prefetch::new(4, 200);
+        prefetch.full(false, Some(Duration::ZERO));
+        assert_eq!(prefetch.want(0, 0), 0);
+        prefetch.ended();
+        prefetch.full(false, Some(Duration::from_millis(50)));
+        assert_eq!(prefetch.want(0, 0), 0);
+        let mut reaches = Vec::new();
+        for _ in 0..4 {
+            (0..16).for_each(|_| prefetch.ended());
+            prefetch.full(false, Some(Duration::from_millis(1)));
+            reaches.push(prefetch.want(0, 0));
+        }
+        assert_eq!(reaches, [4, 8, 16, 32]);
+    }
+}

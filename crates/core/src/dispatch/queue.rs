@@ -1,0 +1,114 @@
+//! What waits in memory for a handler: two queues, hot before cold, without starving cold.
+//!
+//! Their bounds are kept by those who fill them: slots for the hot one, the size of claims for the cold one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::hot::Slot;
+use crate::id::Lease;
+use crate::message::Message;
+
+/// After so many hot messages in a row a cold one has its turn.
+const HOT_IN_A_ROW: u32 = 8;
+
+/// A message that this worker owns and has not started.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) message: Arc<Message>,
+    /// Since when it waits.
+    pub(crate) since: Instant,
+    /// Its place in the hot queue, if it came that way.
+    pub(crate) slot: Option<Slot>,
+}
+
+impl Waiting {
+    pub(crate) fn lease(&self) -> Lease {
+        self.message.lease()
+    }
+
+    /// Whether it lost a lease before, and must run alone.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.message.lease_losses > 0
+    }
+
+    pub(crate) fn path(&self) -> &'static str {
+        if self.slot.is_some() { "hot" } else { "cold" }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    hot: VecDeque<Waiting>,
+    cold: VecDeque<Waiting>,
+    cold_bytes: usize,
+    in_a_row: u32,
+}
+
+impl Queue {
+    pub(crate) fn push(&mut self, waiting: Waiting) {
+        if waiting.slot.is_some() {
+            self.hot.push_back(waiting);
+        } else {
+            self.cold_bytes += waiting.message.payload.len();
+            self.cold.push_back(waiting);
+        }
+    }
+
+    fn cold_is_next(&self) -> bool {
+        !self.cold.is_empty() && (self.hot.is_empty() || self.in_a_row >= HOT_IN_A_ROW)
+    }
+
+    /// The one that is next.
+    pub(crate) fn peek(&self) -> Option<&Waiting> {
+        if self.cold_is_next() { self.cold.front() } else { self.hot.front() }
+    }
+
+    /// Takes the one that is next.
+    pub(crate) fn pop(&mut self) -> Option<Waiting> {
+        if self.cold_is_next() {
+            self.in_a_row = 0;
+            let waiting = self.cold.pop_front()?;
+            self.cold_bytes -= waiting.message.payload.len();
+            Some(waiting)
+        } else {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+            self.hot.pop_front()
+        }
+    }
+
+    /// Takes this one out, wherever it stands.
+    pub(crate) fn remove(&mut self, lease: Lease) -> Option<Waiting> {
+        let position = |queue: &VecDeque<Waiting>| queue.iter().position(|waiting| waiting.lease() == lease);
+        if let Some(index) = position(&self.hot) {
+            return self.hot.remove(index);
+        }
+        let waiting = self.cold.remove(position(&self.cold)?)?;
+        self.cold_bytes -= waiting.message.payload.len();
+        Some(waiting)
+    }
+
+    /// Takes everything.
+    pub(crate) fn drain(&mut self) -> Vec<Waiting> {
+        self.cold_bytes = 0;
+        self.hot.drain(..).chain(self.cold.drain(..)).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.hot.is_empty() && self.cold.is_empty()
+    }
+
+    pub(crate) fn hot_len(&self) -> usize {
+        self.hot.len()
+    }
+
+    pub(crate) fn cold_len(&self) -> usize {
+        self.cold.len()
+    }
+
+    pub(crate) fn cold_bytes(&self) -> usize {
+        self.cold_bytes
+    }
+}

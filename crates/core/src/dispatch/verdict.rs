@@ -1,0 +1,94 @@
+//! What becomes of a message after its handlers: from their answer to an outcome. Pure: the random number is passed in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::handler::{Answer, HandlerError, HandlerResult};
+use crate::message::Message;
+use crate::outcome::{Failure, FailureClass, Outcome};
+use crate::redact::redact;
+use crate::retry::RetryPolicy;
+use crate::settings::{Settings, show_duration};
+
+/// How a delivery ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The handlers answered.
+    Answered(HandlerResult),
+    /// They were dropped because their time was over.
+    TimedOut(Duration),
+    /// They block their thread: dropping them has no effect.
+    Stuck(Duration),
+    /// They were dropped, or stopped, because the outbox shuts down.
+    ShutDown,
+}
+
+/// What is decided by topic.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    pub(crate) retry: Arc<dyn RetryPolicy>,
+    pub(crate) max_attempts: u32,
+    pub(crate) timeout: Duration,
+}
+
+/// The outcome for a message whose delivery ended so.
+pub(crate) fn outcome(
+    message: &Message,
+    ended: Ended,
+    rules: &Rules,
+    settings: &Settings,
+    random: f64,
+) -> Outcome {
+    let answer = match ended {
+        Ended::Answered(Ok(())) => return Outcome::Ack,
+        Ended::ShutDown => return Outcome::Release,
+        Ended::Answered(Err(HandlerError(answer))) => answer,
+        Ended::TimedOut(after) => {
+            let text = format!("the handler took longer than {}", show_duration(after));
+            Answer::Retry { failure: Failure::business(text), after: None }
+        }
+        // Every further attempt would cost a thread.
+        Ended::Stuck(after) => {
+            let text = format!("the handler blocked its thread for longer than {}", show_duration(after));
+            Answer::Dead(Failure::permanent(text))
+        }
+    };
+    match answer {
+        Answer::Defer(delay) => Outcome::Defer { delay },
+        Answer::Dead(failure) => Outcome::Fail { failure: redacted(&failure, message) },
+        Answer::Retry { failure, after } => {
+            let (policy_delay, max_age) = match failure.class() {
+                FailureClass::Infrastructure => (outage_delay(message, rules, random), settings.outage_limit),
+                FailureClass::Unroutable => {
+                    (settings.unroutable_delay.mul_f64(0.5 + random), settings.unroutable_limit)
+                }
+                _ => (rules.retry.delay(message.attempts.saturating_add(1), random), None),
+            };
+            Outcome::Abandon {
+                delay: after.unwrap_or(policy_delay),
+                failure: redacted(&failure, message),
+                max_attempts: rules.max_attempts,
+                max_age,
+            }
+        }
+    }
+}
+
+/// No attempts are counted during an outage, so the delay follows from how long it has lasted: as if every delay of the
+/// policy since then had been an attempt.
+fn outage_delay(message: &Message, rules: &Rules, random: f64) -> Duration {
+    const MOST: u32 = 64;
+    let since = message.failing_since.unwrap_or(message.due_at);
+    let lasted = message.due_at.duration_since(since).unwrap_or_default();
+    let mut attempt = 1;
+    let mut elapsed = rules.retry.delay(attempt, 0.5);
+    while elapsed <= lasted && attempt < MOST {
+        attempt += 1;
+        elapsed += rules.retry.delay(attempt, 0.5);
+    }
+    rules.retry.delay(attempt, random)
+}
+
+fn redacted(failure: &Failure, message: &Message) -> Failure {
+    failure.map_text(|text| redact(text, message))
+}

@@ -1,0 +1,224 @@
+//! The jobs that keep a queue clean: reap, expire, park, prune; and the one that measures it.
+//!
+//! However many processes there are, a job has one turn per schedule: the database says whose. An error never ends a job,
+//! and a call to the store is never cancelled.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, error, info, warn};
+
+use crate::clock::{Clock as _, SystemClock};
+use crate::dispatch::call::unpanicked;
+use crate::error::Result;
+use crate::metrics::{self, count_with, gauge, gauge_with};
+use crate::outbox::Inner;
+use crate::outcome::State;
+use crate::schedule::{Next, Schedule};
+use crate::settings::Settings;
+use crate::shutdown::Shutdown;
+use crate::store::{MAX_PRUNE_BATCH, Retention, StoreAdmin, Turn};
+
+/// How many messages one statement of housekeeping changes.
+const BATCH: u32 = 1_000;
+/// How often the log repeats that a topic has no handler here.
+const REMIND_AFTER: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Job {
+    Reap,
+    Expire,
+    Park,
+    Prune,
+    Stats,
+}
+
+impl Job {
+    const ALL: [Self; 5] = [Self::Reap, Self::Expire, Self::Park, Self::Prune, Self::Stats];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Reap => "reap",
+            Self::Expire => "expire",
+            Self::Park => "park",
+            Self::Prune => "prune",
+            Self::Stats => "stats",
+        }
+    }
+}
+
+/// When a job is due here, and which turn it then asks for.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    job: Job,
+    at: Instant,
+    turn: Turn,
+}
+
+/// Runs the jobs until the shutdown begins.
+pub(crate) async fn run<S: StoreAdmin>(inner: Arc<Inner<S>>, shutdown: Shutdown) {
+    let mut due: Vec<Due> =
+        Job::ALL.into_iter().filter_map(|job| first(job, schedule(&inner, job))).collect();
+    let mut reminded = HashMap::new();
+    loop {
+        let Some(next) = due.iter_mut().min_by_key(|due| due.at) else {
+            shutdown.begun().await;
+            return;
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.begun() => return,
+            () = sleep_until(next.at) => {}
+        }
+        let Due { job, turn, .. } = *next;
+        if let Err(failed) = unpanicked(work(&inner, job, turn, &mut reminded)).await {
+            error!(job = job.name(), store = %inner.name, error = ?failed, "a job of housekeeping failed");
+            count_with(metrics::ERRORS, "operation", job.name(), 1);
+        }
+        match following(job, schedule(&inner, job)) {
+            Some(following) => *next = following,
+            None => due.retain(|due| due.job != job),
+        }
+    }
+}
+
+fn schedule<S>(inner: &Inner<S>, job: Job) -> &Schedule {
+    let settings = &inner.settings;
+    match job {
+        Job::Reap => &settings.reap,
+        Job::Expire => &settings.expire,
+        Job::Park => &settings.park,
+        Job::Prune => &settings.prune,
+        Job::Stats => &settings.stats,
+    }
+}
+
+/// Processes that start together ask at different times.
+fn first(job: Job, schedule: &Schedule) -> Option<Due> {
+    let due = following(job, schedule)?;
+    let spread = |every: Duration| Due { at: Instant::now() + every.mul_f64(fastrand::f64()), ..due };
+    Some(match due.turn {
+        Turn::Every(every) => spread(every),
+        Turn::At(_) => due,
+    })
+}
+
+fn following(job: Job, schedule: &Schedule) -> Option<Due> {
+    let now = SystemClock.now();
+    let (wait, turn) = match schedule.next(now) {
+        Next::Never => return None,
+        // A little less than the interval, or a process that asks at the same pace would always come too early.
+        Next::After(every) => (every, Turn::Every(every.mul_f64(0.9))),
+        Next::At(time) => (until(time, now), Turn::At(time)),
+    };
+    Some(Due { job, at: Instant::now() + wait, turn })
+}
+
+/// This machine's clock only proposes; a second more, in case the database's is behind.
+fn until(time: SystemTime, now: SystemTime) -> Duration {
+    time.duration_since(now).unwrap_or_default() + Duration::from_secs(1)
+}
+
+async fn work<S: StoreAdmin>(
+    inner: &Inner<S>,
+    job: Job,
+    turn: Turn,
+    reminded: &mut HashMap<String, Instant>,
+) -> Result<()> {
+    if job == Job::Stats {
+        return measure(inner, reminded).await;
+    }
+    if !inner.store.turn(job.name(), turn).await? {
+        return Ok(());
+    }
+    if job == Job::Reap {
+        return reap(inner).await;
+    }
+    let mut changed = 0;
+    loop {
+        let (limit, batch) = match job {
+            Job::Expire => (BATCH, inner.store.expire(BATCH).await?),
+            Job::Park => (BATCH, inner.store.park(BATCH).await?),
+            _ => (MAX_PRUNE_BATCH, inner.store.prune(&retention(&inner.settings), MAX_PRUNE_BATCH).await?),
+        };
+        changed += batch;
+        if batch < u64::from(limit) {
+            tell(inner, job, changed);
+            return Ok(());
+        }
+    }
+}
+
+fn retention(settings: &Settings) -> Retention {
+    let mut retention = Retention::done(settings.keep_done_for);
+    if let Some(keep) = settings.keep_dead_for {
+        retention = retention.dead(keep);
+    }
+    if settings.archive { retention.archive() } else { retention }
+}
+
+fn tell<S>(inner: &Inner<S>, job: Job, changed: u64) {
+    if changed > 0 {
+        info!(job = job.name(), store = %inner.name, messages = changed, "housekeeping");
+    } else {
+        debug!(job = job.name(), store = %inner.name, "housekeeping: nothing to do");
+    }
+}
+
+async fn reap<S: StoreAdmin>(inner: &Inner<S>) -> Result<()> {
+    loop {
+        let reaped = inner.store.reap(BATCH).await?;
+        let total = reaped.ready + reaped.dead;
+        count_with(metrics::REAPED, "state", "ready", reaped.ready);
+        count_with(metrics::REAPED, "state", "dead", reaped.dead);
+        if total > 0 {
+            info!(store = %inner.name, ready = reaped.ready, dead = reaped.dead, "reaped");
+            inner.wake.notify_one();
+        }
+        if reaped.dead > 0 {
+            error!(store = %inner.name, dead = reaped.dead, "messages are dead: crash suspects");
+        }
+        if total < u64::from(BATCH) {
+            return Ok(());
+        }
+    }
+}
+
+/// Measures the queue, and says which topics wait for a handler that is not here.
+async fn measure<S: StoreAdmin>(inner: &Inner<S>, reminded: &mut HashMap<String, Instant>) -> Result<()> {
+    let stats = inner.store.stats().await?;
+    for (state, count) in [
+        ("ready", stats.ready),
+        ("scheduled", stats.scheduled),
+        ("parked", stats.parked),
+        ("leased", stats.leased),
+        ("dead", stats.dead),
+    ] {
+        gauge_with(metrics::MESSAGES, "state", state, count.value);
+    }
+    gauge(metrics::OLDEST_SECONDS, stats.oldest_ready.unwrap_or_default().as_secs());
+    let now = Instant::now();
+    let unhandled = stats
+        .topics
+        .iter()
+        .filter(|count| count.state == State::Ready && !inner.registry.handles(&count.topic));
+    let mut waiting = HashSet::new();
+    for topic in unhandled {
+        gauge_with(metrics::UNHANDLED, "topic", &topic.topic, topic.count.value);
+        waiting.insert(topic.topic.as_str());
+        if reminded.get(&topic.topic).is_none_or(|last| *last + REMIND_AFTER <= now) {
+            warn!(
+                store = %inner.name, topic = %topic.topic, ready = topic.count.value,
+                "messages wait for a handler that this process does not have"
+            );
+            reminded.insert(topic.topic.clone(), now);
+        }
+    }
+    // Somebody has taken these: a gauge keeps its last value, and would alert for ever.
+    for topic in reminded.keys().filter(|topic| !waiting.contains(topic.as_str())) {
+        gauge_with(metrics::UNHANDLED, "topic", topic, 0);
+    }
+    Ok(())
+}

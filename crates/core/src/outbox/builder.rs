@@ -1,0 +1,292 @@
+//! Configures an outbox: its handlers, what they share, its policies and settings. Impossible values do not construct.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::{Inner, Outbox};
+use crate::dispatch::hot::Door;
+use crate::dispatch::verdict::Rules;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handler::{Handler, OfEvent, States};
+use crate::id::WorkerId;
+use crate::order::OrderPolicy;
+use crate::registry::Registration;
+use crate::retry::{ExponentialBackoff, RetryPolicy};
+use crate::schedule::Schedule;
+use crate::settings::Settings;
+use crate::store::Store;
+use crate::topic::Topics;
+
+/// What is decided by topic; whatever is not said is as for all topics.
+///
+/// ```
+/// use std::time::Duration;
+/// use posthaste_core::{FixedDelay, Policy};
+///
+/// let mail = Policy::new().retry(FixedDelay(Duration::from_secs(60))).max_attempts(3).timeout(Duration::from_secs(10));
+/// # let _ = mail;
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    retry: Option<Arc<dyn RetryPolicy>>,
+    max_attempts: Option<u32>,
+    timeout: Option<Duration>,
+}
+
+impl Policy {
+    /// As for all topics.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long to wait before the next attempt.
+    #[must_use]
+    pub fn retry(mut self, policy: impl RetryPolicy) -> Self {
+        self.retry = Some(Arc::new(policy));
+        self
+    }
+
+    /// How many attempts a message has: at least 1.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// How long the handlers of a message may take: 10 ms to 7 days.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+/// Configures an [`Outbox`].
+#[must_use = "a builder does nothing until it is built"]
+#[derive(Debug)]
+pub struct OutboxBuilder<S> {
+    store: S,
+    worker: Option<String>,
+    settings: Settings,
+    retry: Option<Arc<dyn RetryPolicy>>,
+    policies: Vec<(Topics, Policy)>,
+    order: Vec<(Topics, OrderPolicy)>,
+    registration: Registration,
+    states: States,
+    error: Option<Error>,
+}
+
+macro_rules! setters {
+    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty;)*) => {
+        $($(#[doc = $doc])+ pub fn $name(mut self, value: $type) -> Self {
+            self.settings.$name = value;
+            self
+        })*
+    };
+}
+
+impl<S: Store> OutboxBuilder<S> {
+    pub(super) fn new(store: S) -> Self {
+        Self {
+            store,
+            worker: None,
+            settings: Settings::default(),
+            retry: None,
+            policies: Vec::new(),
+            order: Vec::new(),
+            registration: Registration::default(),
+            states: States::default(),
+            error: None,
+        }
+    }
+
+    /// Handles events: an async function whose first argument is a [`Delivery`](crate::Delivery) of the event, which says
+    /// the topic.
+    ///
+    /// Several handlers of one topic are called in the order of registration, and a retry calls those that are not done.
+    /// They are remembered by their type's name; see [`on_named`](Self::on_named).
+    pub fn on<H, Args>(self, handler: H) -> Self
+    where
+        Args: OfEvent + 'static,
+        H: Handler<Args>,
+    {
+        self.register(Args::TOPIC, None, handler)
+    }
+
+    /// The same under a name of its own, which stays when the function is moved or renamed: 1 to 200 bytes.
+    pub fn on_named<H, Args>(self, name: &str, handler: H) -> Self
+    where
+        Args: OfEvent + 'static,
+        H: Handler<Args>,
+    {
+        self.register(Args::TOPIC, Some(name), handler)
+    }
+
+    /// Handles the messages of a topic, or of all that begin alike (`order.*`), or all (`*`). Patterns come after the
+    /// topic's own handlers.
+    ///
+    /// The topic may be a text, or an enum of yours with `AsRef<str>`. The handler takes a [`Message`](crate::Message), or a
+    /// [`Delivery`](crate::Delivery) of whatever type its JSON is.
+    pub fn on_topic<H, Args>(self, topic: impl AsRef<str>, handler: H) -> Self
+    where
+        Args: 'static,
+        H: Handler<Args>,
+    {
+        self.register(topic.as_ref(), None, handler)
+    }
+
+    /// The same under a name of its own.
+    pub fn on_topic_named<H, Args>(self, topic: impl AsRef<str>, name: &str, handler: H) -> Self
+    where
+        Args: 'static,
+        H: Handler<Args>,
+    {
+        self.register(topic.as_ref(), Some(name), handler)
+    }
+
+    fn register<H: Handler<Args>, Args: 'static>(
+        mut self,
+        topic: &str,
+        name: Option<&str>,
+        handler: H,
+    ) -> Self {
+        if let Err(error) = self.registration.add(topic, name, handler) {
+            self.error.get_or_insert(error);
+        }
+        self
+    }
+
+    /// Shares a value with handlers, which take it by [`Shared`](crate::Shared); one of each type.
+    pub fn share<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.states.insert(value);
+        self
+    }
+
+    /// What this process is called in leases: up to 60 bytes, followed by something unique. Default: `worker`.
+    pub fn worker(mut self, name: impl Into<String>) -> Self {
+        self.worker = Some(name.into());
+        self
+    }
+
+    /// All settings at once, from a file or the environment.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    setters! {
+        /// How many handlers run at a time: 1 to 10,000. Default: 4.
+        workers: u32;
+        /// How many messages may wait in memory right after their commit: up to 1,000,000; 0 switches the hot path off.
+        /// Default: 1,000.
+        hot_capacity: u32;
+        /// How many claimed messages may wait in memory for a handler: 1 to 1,000,000. Default: 1,000.
+        cold_capacity: u32;
+        /// The most messages of one claim: 1 to 10,000. Default: 200.
+        batch: u32;
+        /// The most outcomes of one settlement: 1 to 10,000. Default: 500.
+        settle_batch: u32;
+        /// How long a message is owned without being renewed, and so how long a crash hides it: 100 ms to 24 h.
+        /// Default: 30 s.
+        lease: Duration;
+        /// How many attempts a message has before it is dead: at least 1. Default: 10.
+        max_attempts: u32;
+        /// How long a handler may take before it is cancelled and its attempt has failed: 10 ms to 7 d. Default: 5 min.
+        handler_timeout: Duration;
+        /// How long handlers may go on after a shutdown has begun: up to 1 h. Default: 25 s.
+        shutdown_grace: Duration;
+        /// For how long a message may fail without a break because something is down; none is for ever. Default: 24 h.
+        outage_limit: Option<Duration>;
+        /// When messages are taken back whose lease has run out. Default: every 5 s.
+        reap: Schedule;
+        /// When messages are given up that nobody claimed before their expiry. Default: every 30 s.
+        expire: Schedule;
+        /// When messages behind a dead one with the policy park are set aside. Default: every 30 s.
+        park: Schedule;
+        /// When messages are removed, or archived, whose retention is over. Default: every 5 min.
+        prune: Schedule;
+    }
+
+    /// The most bytes of a payload: 1 byte to 1 GiB. Default: 1 MiB.
+    pub fn max_payload_bytes(mut self, bytes: u32) -> Self {
+        self.settings.max_payload_bytes = bytes;
+        self
+    }
+
+    /// Between which intervals the cold path looks for work: from 1 ms, when there is some, to 1 h. Default: 10 ms to 1 s.
+    pub fn poll(mut self, floor: Duration, ceiling: Duration) -> Self {
+        (self.settings.poll_floor, self.settings.poll_ceiling) = (floor, ceiling);
+        self
+    }
+
+    /// How long to wait before the next attempt. Default: [`ExponentialBackoff`], 2 s to 60 s.
+    pub fn retry(mut self, policy: impl RetryPolicy) -> Self {
+        self.retry = Some(Arc::new(policy));
+        self
+    }
+
+    /// Retries, attempts and time-out of some topics; of several policies that match, the first one given decides.
+    pub fn policy(mut self, topics: Topics, policy: Policy) -> Self {
+        self.policies.push((topics, policy));
+        self
+    }
+
+    /// What becomes of a key when one of its messages of these topics dies; of several that match, the first one given
+    /// decides. Default: [`OrderPolicy::Block`].
+    pub fn order(mut self, topics: Topics, policy: OrderPolicy) -> Self {
+        self.order.push((topics, policy));
+        self
+    }
+
+    /// The outbox, once everything has been checked: the settings, the handlers, and the store, which must be reachable and
+    /// have tables that this code knows.
+    pub async fn build(self) -> Result<Outbox<S>> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let settings = self.settings;
+        settings.check()?;
+        let backoff = ExponentialBackoff::new(settings.retry_base, settings.retry_max);
+        let rules = Rules {
+            retry: self.retry.unwrap_or_else(|| Arc::new(backoff)),
+            max_attempts: settings.max_attempts,
+            timeout: settings.handler_timeout,
+        };
+        let mut rules_by_topic = Vec::with_capacity(self.policies.len());
+        for (topics, policy) in self.policies {
+            let own = Rules {
+                retry: policy.retry.unwrap_or_else(|| Arc::clone(&rules.retry)),
+                max_attempts: policy.max_attempts.unwrap_or(rules.max_attempts),
+                timeout: policy.timeout.unwrap_or(rules.timeout),
+            };
+            let as_settings =
+                Settings { max_attempts: own.max_attempts, handler_timeout: own.timeout, ..settings.clone() };
+            as_settings.check().map_err(|error| error.during("policy"))?;
+            rules_by_topic.push((topics, own));
+        }
+        let registry = self.registration.finish(&self.states)?;
+        self.store.check().await?;
+        if self.worker.as_ref().is_some_and(|name| name.len() > 60 || name.contains('\0')) {
+            return Err(Error::new(ErrorKind::Configuration, "the worker's name is not acceptable")
+                .with_remedy("give it up to 60 bytes, without NUL"));
+        }
+        let inner = Inner {
+            name: self.store.name().into(),
+            worker: WorkerId::unique(self.worker.as_deref().unwrap_or("worker")),
+            door: Door::new(settings.hot_capacity as usize, settings.hot_bytes as usize),
+            states: Arc::new(self.states),
+            wake: Notify::new(),
+            nudging: AtomicBool::new(false),
+            order: self.order,
+            store: self.store,
+            settings,
+            registry,
+            rules,
+            rules_by_topic,
+        };
+        Ok(Outbox { inner: Arc::new(inner) })
+    }
+}

@@ -1,0 +1,224 @@
+//! A transaction whose messages take the hot path: their rows are born leased, and they are handed over from memory once
+//! they are known to have survived to COMMIT.
+//!
+//! The database decides what survived. A message whose savepoint was rolled back, by whatever means, is never delivered:
+//! unless publishing was the last thing that happened on the connection, the rows are looked for before the commit.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tracing::{Instrument as _, warn};
+
+use super::{Outbox, one};
+use crate::clock::{Clock as _, SystemClock};
+use crate::dispatch::hot::{Fresh, Room, Slot};
+use crate::error::{ErrorKind, Result};
+use crate::event::IntoMessage;
+use crate::id::{Lease, WorkItemId};
+use crate::message::{Enqueued, NewMessage};
+use crate::metrics::{self, count};
+use crate::outcome::{Outcome, Settlement};
+use crate::store::{Birth, Transactions};
+
+/// A transaction that publishes through the hot path. It dereferences to your database's connection; dropped without a
+/// commit, it is rolled back.
+///
+/// See [`Outbox::begin`].
+#[must_use = "a transaction does nothing until it is committed"]
+pub struct OutboxTransaction<S: Transactions> {
+    outbox: Outbox<S>,
+    transaction: S::Transaction,
+    /// Born leased, in the order of publishing.
+    born: Vec<Fresh>,
+    /// The highest number of a row that was born leased here.
+    highest: Option<WorkItemId>,
+    /// Of messages that were born ready: whether their topics are handled here.
+    ready: BTreeSet<bool>,
+    /// Whether the connection was used for something else since the last row was born.
+    touched: bool,
+}
+
+impl<S: Transactions> OutboxTransaction<S> {
+    pub(super) fn new(outbox: Outbox<S>, transaction: S::Transaction) -> Self {
+        Self { outbox, transaction, born: Vec::new(), highest: None, ready: BTreeSet::new(), touched: false }
+    }
+
+    /// Publishes a message in this transaction: it exists if, and only if, the transaction commits.
+    ///
+    /// A message whose id or dedup key is stored already is not stored again, and the transaction goes on.
+    pub async fn publish(&mut self, message: impl IntoMessage) -> Result<Enqueued> {
+        let message = self.outbox.prepare(message)?;
+        one(self.insert(vec![message]).await?)
+    }
+
+    /// Publishes messages in this transaction, in one round trip, or a few if not all of them take the same path.
+    pub async fn publish_all<M: IntoMessage>(
+        &mut self,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<Vec<Enqueued>> {
+        let messages = self.outbox.prepare_all(messages)?;
+        self.insert(messages).await
+    }
+
+    async fn insert(&mut self, messages: Vec<NewMessage>) -> Result<Vec<Enqueued>> {
+        let mut slots: Vec<Option<Slot>> = Vec::with_capacity(messages.len());
+        for message in &messages {
+            slots.push(self.reserve(message));
+        }
+        // The order of publishing is the order of the rows, so a batch is cut where the path changes.
+        let mut enqueued = Vec::with_capacity(messages.len());
+        let mut rest = &messages[..];
+        while let Some(first) = slots.first() {
+            let hot = first.is_some();
+            let run = slots.iter().take_while(|slot| slot.is_some() == hot).count();
+            let (batch, after) = rest.split_at(run);
+            let reserved: Vec<Option<Slot>> = slots.drain(..run).collect();
+            enqueued.extend(self.insert_run(batch, reserved, hot).await?);
+            rest = after;
+        }
+        self.outbox.published(&messages);
+        Ok(enqueued)
+    }
+
+    async fn insert_run(
+        &mut self,
+        messages: &[NewMessage],
+        slots: Vec<Option<Slot>>,
+        hot: bool,
+    ) -> Result<Vec<Enqueued>> {
+        let inner = Arc::clone(&self.outbox.inner);
+        let birth = if hot {
+            Birth::Leased { worker: &inner.worker, lease: inner.settings.lease }
+        } else {
+            Birth::Ready
+        };
+        let leased = Instant::now();
+        // An insert that fails, or is given up half-way, may leave a transaction that cannot commit any more.
+        let touched = std::mem::replace(&mut self.touched, true);
+        let first = self.born.is_empty();
+        let enqueued = inner.store.insert(&mut self.transaction, messages, birth).await?;
+        self.touched = touched && !(first && hot);
+        let now = SystemClock.now();
+        for ((message, slot), stored) in messages.iter().zip(slots).zip(&enqueued) {
+            match (stored, slot) {
+                (Enqueued::New { lease: Some(lease), .. }, Some(slot)) => {
+                    let message = Arc::new(message.leased(*lease, now));
+                    // A number that was given out before is the number of a row that went with a savepoint: some databases
+                    // use it again, and this message must not be taken for that one's survival.
+                    if self.highest.is_some_and(|highest| lease.item <= highest) {
+                        self.born.retain(|fresh| fresh.message.item != lease.item);
+                    }
+                    self.highest = self.highest.max(Some(lease.item));
+                    self.born.push(Fresh { message, slot, leased });
+                }
+                (Enqueued::New { .. }, _) => {
+                    self.ready.insert(inner.registry.handles(message.topic()));
+                }
+                (Enqueued::Duplicate { .. }, _) => {}
+            }
+        }
+        Ok(enqueued)
+    }
+
+    /// A place in the hot queue, for a message that may take the hot path.
+    fn reserve(&self, message: &NewMessage) -> Option<Slot> {
+        let inner = &self.outbox.inner;
+        // What a claim must decide about is born ready: whose turn it is in a key, and what is due or expires later.
+        let at_once = Birth::is_at_once(message);
+        if !at_once || !inner.registry.handles(message.topic()) {
+            return None;
+        }
+        match inner.door.reserve(message.payload().len()) {
+            Room::Slot(slot) => Some(slot),
+            Room::Closed => None,
+            Room::Full => {
+                warn!(
+                    store = %inner.name, message_id = %message.id(), topic = message.topic(),
+                    "the hot queue is full: a message is left to the cold path"
+                );
+                count(metrics::HOT_DOWNGRADED, 1);
+                None
+            }
+        }
+    }
+
+    /// Commits, and hands what took the hot path to its handlers.
+    ///
+    /// After an error nothing was committed, unless its kind is [`CommitUnknown`](crate::ErrorKind::CommitUnknown). A
+    /// transaction that an earlier error has made useless is an error here, even where the database would take COMMIT for
+    /// ROLLBACK without a word.
+    pub async fn commit(mut self) -> Result<()> {
+        let inner = Arc::clone(&self.outbox.inner);
+        let mut born = std::mem::take(&mut self.born);
+        if self.touched {
+            let leases: Vec<Lease> = born.iter().map(|born| born.message.lease()).collect();
+            let survived = inner.store.survivors(&mut self.transaction, &leases).await?;
+            let mut survived = survived.into_iter();
+            born.retain(|_| survived.next().unwrap_or(false));
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        match inner.store.commit(self.transaction).await {
+            Ok(()) => {
+                // Whoever ran has stopped meanwhile: others may have it at once.
+                let refused: Vec<Lease> = born
+                    .into_iter()
+                    .filter_map(|fresh| inner.door.hand_over(fresh).err())
+                    .map(|fresh| fresh.message.lease())
+                    .collect();
+                if !refused.is_empty() {
+                    release(&self.outbox, refused).await;
+                    ready.insert(false);
+                }
+                inner.stir(ready);
+                Ok(())
+            }
+            Err(error) => {
+                if error.kind() == ErrorKind::CommitUnknown && !born.is_empty() {
+                    // If they are there, nobody will deliver them from memory: others may have them at once.
+                    let leases = born.iter().map(|born| born.message.lease()).collect();
+                    let outbox = self.outbox.clone();
+                    tokio::spawn(async move { release(&outbox, leases).await }.in_current_span());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Rolls back: nothing that was published in it ever existed.
+    pub async fn rollback(self) -> Result<()> {
+        self.outbox.inner.store.rollback(self.transaction).await
+    }
+}
+
+/// Gives messages back that were born leased. If that fails, too, their leases run out.
+async fn release<S: Transactions>(outbox: &Outbox<S>, leases: Vec<Lease>) {
+    let settlements: Vec<Settlement> =
+        leases.into_iter().map(|lease| Settlement::new(lease, Outcome::Release)).collect();
+    if let Err(error) = outbox.inner.store.settle(&settlements).await {
+        warn!(store = %outbox.inner.name, error = ?error, "messages could not be released; their leases will run out");
+    }
+}
+
+impl<S: Transactions> Deref for OutboxTransaction<S> {
+    type Target = S::Connection;
+
+    fn deref(&self) -> &S::Connection {
+        &self.transaction
+    }
+}
+
+impl<S: Transactions> DerefMut for OutboxTransaction<S> {
+    fn deref_mut(&mut self) -> &mut S::Connection {
+        self.touched = true;
+        &mut self.transaction
+    }
+}
+
+impl<S: Transactions> fmt::Debug for OutboxTransaction<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxTransaction").field("born_leased", &self.born.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,172 @@
+//! When the cold path looks for work: often while there is some, seldom while there is none. Pure: the time is passed in.
+//!
+//! Polling is the guarantee; wake-ups and known due times only bring a look forward. A wake-up may come a little before the
+//! commit that it is about, so looks that find nothing after one are repeated quickly at first; looks that find something
+//! are the floor apart, so that they find more.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How many known due times are remembered; the others are found by polling.
+const MOST_HINTS: usize = 1_000;
+
+#[derive(Debug)]
+pub(crate) struct Poll {
+    floor: Duration,
+    ceiling: Duration,
+    interval: Duration,
+    /// How soon after the last look the next one may come.
+    spacing: Duration,
+    last: Option<Instant>,
+    next: Instant,
+    hints: BTreeSet<Instant>,
+}
+
+impl Poll {
+    pub(crate) fn new(floor: Duration, ceiling: Duration, now: Instant) -> Self {
+        Self {
+            floor,
+            ceiling,
+            interval: floor,
+            spacing: floor,
+            last: None,
+            next: now,
+            hints: BTreeSet::new(),
+        }
+    }
+
+    /// When to look next.
+    pub(crate) fn next(&self) -> Instant {
+        let hinted = self.hints.first().map(|hint| self.no_sooner(*hint));
+        hinted.map_or(self.next, |hint| hint.min(self.next))
+    }
+
+    /// A look begins.
+    pub(crate) fn looked(&mut self, now: Instant) {
+        self.last = Some(now);
+        self.hints = self.hints.split_off(&now);
+        self.hints.remove(&now);
+    }
+
+    /// There may be something.
+    pub(crate) fn woken(&mut self, now: Instant) {
+        self.interval = self.quick();
+        self.next = self.next.min(self.no_sooner(now));
+    }
+
+    /// The first pause after a wake-up that came too early.
+    fn quick(&self) -> Duration {
+        self.floor / 8
+    }
+
+    /// Something will be due then.
+    pub(crate) fn hint(&mut self, due: Instant) {
+        if self.hints.len() < MOST_HINTS {
+            self.hints.insert(due);
+        } else if self.hints.last().is_some_and(|last| due < *last) {
+            self.hints.pop_last();
+            self.hints.insert(due);
+        }
+    }
+
+    /// It found all that it asked for: there may be more.
+    pub(crate) fn found_all(&mut self, now: Instant) {
+        self.interval = self.floor;
+        self.next = now;
+    }
+
+    /// It found less than it asked for.
+    pub(crate) fn found_some(&mut self, now: Instant) {
+        self.interval = self.floor;
+        self.spacing = self.floor;
+        self.next = now + self.floor;
+    }
+
+    /// It found nothing. The random number in `0.0..1.0` keeps many processes from looking at the same time.
+    pub(crate) fn found_none(&mut self, now: Instant, random: f64) {
+        self.spacing = self.quick();
+        self.next = now + self.interval.mul_f64(0.75 + 0.5 * random).min(self.ceiling);
+        self.interval = (self.interval * 2).min(self.ceiling);
+    }
+
+    /// It failed.
+    pub(crate) fn failed(&mut self, now: Instant, random: f64) {
+        self.interval = self.interval.max(Duration::from_millis(100)).min(self.ceiling);
+        self.found_none(now, random);
+        self.spacing = self.next - now;
+    }
+
+    fn no_sooner(&self, time: Instant) -> Instant {
+        self.last.map_or(time, |last| time.max(last + self.spacing))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    /// HOT-014, OBX-122: the interval grows from the floor to the ceiling while nothing is found, and shrinks at once.
+    #[test]
+    fn the_interval_adapts_between_floor_and_ceiling() {
+        let mut now = Instant::now();
+        let mut poll = Poll::new(ms(10), ms(100), now);
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            now = poll.next();
+            poll.looked(now);
+            poll.found_none(now, 0.5);
+            pauses.push((poll.next() - now).as_millis());
+        }
+        assert_eq!(pauses, [10, 20, 40, 80, 100, 100]);
+        poll.woken(now);
+        assert_eq!(poll.next(), now + ms(80) / 64, "not at once after the last look");
+        poll.woken(now + ms(40));
+        assert_eq!(poll.next(), now + ms(80) / 64, "a later wake-up does not put it off");
+        poll.looked(now + ms(50));
+        poll.found_none(now + ms(50), 0.5);
+        assert_eq!(poll.next(), now + ms(50) + ms(10) / 8, "soon again: the commit may be about to come");
+        poll.looked(now + ms(50));
+        poll.found_some(now + ms(50));
+        poll.woken(now + ms(51));
+        assert_eq!(poll.next(), now + ms(60), "not before more can have come");
+        poll.found_all(now + ms(60));
+        assert_eq!(poll.next(), now + ms(60));
+    }
+
+    #[test]
+    fn known_due_times_bring_a_look_forward() {
+        let now = Instant::now();
+        let mut poll = Poll::new(ms(10), ms(1_000), now);
+        poll.looked(now);
+        (0..8).for_each(|_| poll.found_none(now, 0.5));
+        poll.hint(now + ms(300));
+        poll.hint(now + ms(400));
+        assert_eq!(poll.next(), now + ms(300));
+        poll.looked(now + ms(300));
+        poll.found_none(now + ms(300), 0.5);
+        assert_eq!(poll.next(), now + ms(400));
+        (0..2_000).for_each(|n| poll.hint(now + ms(5_000 + n)));
+        poll.hint(now + ms(350));
+        assert_eq!((poll.hints.len(), poll.next()), (MOST_HINTS, now + ms(350)));
+    }
+
+    #[test]
+    fn a_failure_is_not_repeated_at_once() {
+        let now = Instant::now();
+        let mut poll = Poll::new(ms(1), ms(1_000), now);
+        poll.looked(now);
+        poll.failed(now, 0.5);
+        poll.woken(now);
+        assert_eq!(poll.next(), now + ms(100), "whoever wakes it");
+        poll.failed(now, 0.5);
+        assert_eq!(poll.next(), now + ms(100));
+        poll.failed(now, 0.5);
+        assert_eq!(poll.next(), now + ms(200));
+    }
+}

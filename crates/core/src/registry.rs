@@ -1,0 +1,209 @@
+//! Which handlers a topic has: exact ones in the order of registration, then patterns in theirs.
+//!
+//! Looking up must not depend on how often a topic occurs: handlers are found by name, and nothing is remembered of
+//! topics that messages bring.
+
+use std::any::type_name;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::handler::{Answering, Arrival, Handler, Need, States};
+use crate::text;
+use crate::topic::Topics;
+
+/// The most bytes of a handler's name.
+const MAX_NAME_BYTES: usize = 200;
+
+/// A handler with its types forgotten.
+trait Erased: Send + Sync {
+    fn call(&self, arrival: &Arrival) -> Answering;
+}
+
+struct Typed<H, Args>(H, std::marker::PhantomData<fn(Args)>);
+
+impl<H: Handler<Args>, Args: 'static> Erased for Typed<H, Args> {
+    fn call(&self, arrival: &Arrival) -> Answering {
+        self.0.call(arrival)
+    }
+}
+
+/// A handler under the name by which it is remembered as done.
+pub(crate) struct Registered {
+    pub(crate) name: String,
+    pattern: String,
+    handler: Box<dyn Erased>,
+}
+
+impl Registered {
+    pub(crate) fn call(&self, arrival: &Arrival) -> Answering {
+        self.handler.call(arrival)
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {}", self.name, self.pattern)
+    }
+}
+
+/// Handlers as they are being registered.
+#[derive(Debug, Default)]
+pub(crate) struct Registration {
+    handlers: Vec<Registered>,
+    needs: Vec<(String, Need)>,
+}
+
+impl Registration {
+    pub(crate) fn add<H: Handler<Args>, Args: 'static>(
+        &mut self,
+        pattern: &str,
+        name: Option<&str>,
+        handler: H,
+    ) -> Result<()> {
+        let refuse = |error: Error| error.with_context("topic", text::cut(pattern, 255));
+        Topics::of([pattern]).map_err(refuse)?;
+        let name = match name {
+            Some(name) if name.contains('\n') => {
+                return Err(refuse(Error::invalid("the name of a handler has a line break", "remove it")));
+            }
+            Some(name) => {
+                let name = text::required("the name of a handler", name.to_owned(), MAX_NAME_BYTES);
+                let name = name.map_err(refuse)?;
+                if self.handlers.iter().any(|other| other.name == name) {
+                    return Err(refuse(Error::invalid("two handlers have one name", "give each its own"))
+                        .with_context("name", name));
+                }
+                name
+            }
+            None => self.unique(&text::cut(type_name::<H>(), MAX_NAME_BYTES - 10)),
+        };
+        self.needs.extend(H::needs().into_iter().map(|need| (name.clone(), need)));
+        let handler = Box::new(Typed(handler, std::marker::PhantomData));
+        self.handlers.push(Registered { name, pattern: pattern.to_owned(), handler });
+        Ok(())
+    }
+
+    /// Two closures of one function have one type name: the second is called so.
+    fn unique(&self, name: &str) -> String {
+        let taken = |name: &str| self.handlers.iter().any(|other| other.name == name);
+        if !taken(name) {
+            return name.to_owned();
+        }
+        (2..).map(|n| format!("{name}#{n}")).find(|name| !taken(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn finish(self, states: &States) -> Result<Registry> {
+        if let Some((handler, need)) = self.needs.iter().find(|(_, need)| !states.has(need)) {
+            return Err(Error::new(ErrorKind::Configuration, "a handler needs a value that nobody shares")
+                .with_context("handler", handler)
+                .with_context("type", need.name())
+                .with_remedy("give it to the builder by share()"));
+        }
+        let topics = Topics::of(self.handlers.iter().map(|handler| handler.pattern.as_str()))?;
+        let mut registry = Registry { topics, exact: HashMap::new(), patterns: Vec::new() };
+        for handler in self.handlers.into_iter().map(Arc::new) {
+            match handler.pattern.strip_suffix('*').map(str::to_owned) {
+                Some(prefix) => registry.patterns.push((prefix, handler)),
+                None => registry.exact.entry(handler.pattern.clone()).or_default().push(handler),
+            }
+        }
+        Ok(registry)
+    }
+}
+
+/// The handlers of an outbox.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    topics: Topics,
+    exact: HashMap<String, Vec<Arc<Registered>>>,
+    patterns: Vec<(String, Arc<Registered>)>,
+}
+
+impl Registry {
+    /// Whether there is no handler at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.patterns.is_empty()
+    }
+
+    /// What to claim.
+    pub(crate) fn topics(&self) -> &Topics {
+        &self.topics
+    }
+
+    /// Whether this topic has a handler here.
+    pub(crate) fn handles(&self, topic: &str) -> bool {
+        !self.is_empty() && self.topics.contains(topic)
+    }
+
+    /// The handlers of this topic, in their order.
+    pub(crate) fn of(&self, topic: &str) -> Vec<Arc<Registered>> {
+        let exact = self.exact.get(topic).into_iter().flatten();
+        let patterns = self.patterns.iter().filter(|(prefix, _)| topic.starts_with(prefix.as_str()));
+        exact.chain(patterns.map(|(_, handler)| handler)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::{HandlerResult, Shared};
+    use crate::message::Message;
+
+    async fn plain(_: Message) -> HandlerResult {
+        Ok(())
+    }
+
+    async fn greedy(_: Message, _: Shared<u8>) -> HandlerResult {
+        Ok(())
+    }
+
+    fn names(registry: &Registry, topic: &str) -> Vec<String> {
+        registry.of(topic).iter().map(|handler| handler.name.clone()).collect()
+    }
+
+    /// HOT-011, OBX-054: exact handlers in their order, wildcards after them.
+    #[test]
+    fn exact_before_patterns_each_in_their_order() {
+        let mut registration = Registration::default();
+        for (pattern, name) in
+            [("*", "all"), ("order.*", "orders"), ("order.placed", "b"), ("order.placed", "a")]
+        {
+            registration.add(pattern, Some(name), plain).unwrap();
+        }
+        let registry = registration.finish(&States::default()).unwrap();
+        assert_eq!(names(&registry, "order.placed"), ["b", "a", "all", "orders"]);
+        assert_eq!(names(&registry, "order.x"), ["all", "orders"]);
+        assert_eq!(names(&registry, "Order.x"), ["all"]);
+        assert!(registry.topics().is_all());
+    }
+
+    #[test]
+    fn names_are_stable_and_unique() {
+        let mut registration = Registration::default();
+        registration.add("a", None, plain).unwrap();
+        registration.add("b", None, plain).unwrap();
+        assert!(registration.add("a", Some("x\ny"), plain).is_err());
+        registration.add("a", Some("x"), plain).unwrap();
+        assert!(registration.add("b", Some("x"), plain).unwrap_err().to_string().contains("name=x"));
+        assert!(registration.add("a*b", Some("y"), plain).is_err());
+        let registry = registration.finish(&States::default()).unwrap();
+        assert!(names(&registry, "a")[0].ends_with("tests::plain"));
+        assert!(names(&registry, "b")[0].ends_with("tests::plain#2"));
+        assert!(!registry.handles("c") && !Registry::default().handles("c"));
+    }
+
+    #[test]
+    fn what_a_handler_needs_must_be_shared() {
+        let mut registration = Registration::default();
+        registration.add("a", None, greedy).unwrap();
+        let error = registration.finish(&States::default()).unwrap_err();
+        assert!(error.to_string().contains("type=u8") && error.to_string().contains("share()"), "{error}");
+        let mut states = States::default();
+        states.insert(7u8);
+        let mut registration = Registration::default();
+        registration.add("a", None, greedy).unwrap();
+        assert!(registration.finish(&states).is_ok());
+    }
+}

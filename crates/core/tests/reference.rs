@@ -1,0 +1,52 @@
+//! The reference tables in `docs/` say what the code says. `POSTHASTE_UPDATE_DUMPS=1` writes them anew.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use posthaste_core::{METRICS, Settings};
+
+fn compare(file: &str, expected: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+    if std::env::var_os("POSTHASTE_UPDATE_DUMPS").is_some() {
+        std::fs::write(&path, expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        found, expected,
+        "docs/{file} is not what the code says: run this with POSTHASTE_UPDATE_DUMPS=1"
+    );
+}
+
+#[test]
+fn settings() {
+    let mut text = String::from(
+        "# Settings\n\nThe same names everywhere: `Settings` and its builder in Rust, keys of a TOML file \
+         (`Settings::from_file`, feature\n`toml`), and the environment (`Settings::from_env(\"POSTHASTE_\")`), where \
+         they are in capitals behind a prefix:\n`POSTHASTE_POLL_CEILING=500ms`. In texts a duration is a number with its \
+         unit: `500ms`, `30s`, `5m`, `24h`, `7d`. An unknown\nname in a file and a value out of its bounds are errors \
+         that name the remedy.\n\n| name | default | may be | what it is |\n|---|---|---|---|\n",
+    );
+    for setting in Settings::table() {
+        let meaning = setting.meaning.trim_end_matches('.');
+        writeln!(text, "| `{}` | `{}` | {} | {meaning} |", setting.name, setting.default, setting.bound)
+            .unwrap();
+    }
+    compare("settings.md", &text);
+}
+
+/// HOT-016: every metric stands in one table.
+#[test]
+fn metrics() {
+    let mut text = String::from(
+        "# Metrics\n\nThey go through the [`metrics`](https://crates.io/crates/metrics) facade to whatever recorder the \
+         program installs. Labels have\nfew values; nothing of a payload, a key or an id is ever among them.\n\n\
+         | name | kind | labels | what it counts |\n|---|---|---|---|\n",
+    );
+    for metric in METRICS {
+        let labels = if metric.labels.is_empty() { "–" } else { metric.labels };
+        writeln!(text, "| `{}` | {} | {labels} | {} |", metric.name, metric.kind, metric.meaning).unwrap();
+    }
+    compare("metrics.md", &text);
+}

@@ -1,0 +1,176 @@
+//! Transactions that a store opens for its user: on which connections, and what a commit that fails means.
+
+use posthaste_core::{Birth, ErrorKind, NewMessage, Store, StoreAdmin, TransactionalStore, Transactions};
+use posthaste_sqlx::{MySql, Postgres, SqlStore, Sqlite};
+use posthaste_testkit::Fixture;
+use sqlx_core::pool::PoolOptions;
+
+use crate::atomicity::{after_commit, proxy};
+use crate::fixture::{Backend, PgFixture, SqlFixture};
+
+fn message() -> NewMessage {
+    NewMessage::bytes("t", "x").build().unwrap()
+}
+
+async fn stored<D: Backend>(fixture: &SqlFixture<D>) -> usize {
+    fixture.store.list(&posthaste_core::Filter::default(), None, 100).await.unwrap().records.len()
+}
+
+/// A user finds the settings of his database, not those of our own connections.
+async fn settings_are_the_users<D: Backend>() {
+    if !SqlFixture::<D>::available() {
+        return;
+    }
+    let fixture = SqlFixture::<D>::create().await;
+    let (ask, ours, users) = match D::NAME {
+        "postgres" => (
+            "select current_setting('enable_seqscan') || current_setting('plan_cache_mode') \
+             || current_setting('statement_timeout')",
+            "offforce_generic_plan1min",
+            "onauto0",
+        ),
+        "mysql" => (
+            "select concat(@@tx_isolation, @@innodb_lock_wait_timeout)",
+            "READ-COMMITTED10",
+            "REPEATABLE-READ50",
+        ),
+        _ => ("select 'the same'", "the same", "the same"),
+    };
+    let mut own = fixture.store.pool().acquire().await.unwrap();
+    assert_eq!(D::texts(&mut own, ask.to_owned()).await.unwrap(), [ours]);
+    drop(own);
+    let mut tx = fixture.store.begin().await.unwrap();
+    assert_eq!(D::texts(&mut tx, ask.to_owned()).await.unwrap(), [users]);
+    fixture.store.rollback(tx).await.unwrap();
+
+    // A store over a given pool opens them there.
+    let pool = PoolOptions::<D::Db>::new().max_connections(1).connect(&fixture.url).await.unwrap();
+    let store = SqlStore::<D>::from_pool(pool.clone(), &fixture.options).unwrap();
+    let mut tx = store.begin().await.unwrap();
+    assert!(pool.try_acquire().is_none(), "it is the pool's only connection");
+    store.insert(&mut tx, &[message()], Birth::Ready).await.unwrap();
+    store.commit(tx).await.unwrap();
+    assert_eq!(stored(&fixture).await, 1);
+    store.close().await;
+    fixture.destroy().await;
+}
+
+/// Transactions are not waited for by the store's own work, and close with it.
+async fn pools_are_apart<D: Backend>() {
+    if !SqlFixture::<D>::available() {
+        return;
+    }
+    let fixture = SqlFixture::<D>::create().await;
+    let options = fixture.options.clone().max_connections(1);
+    let store = SqlStore::<D>::connect_with(&fixture.url, &options).await.unwrap();
+    let tx = store.begin().await.unwrap();
+    store.stats().await.unwrap();
+    store.rollback(tx).await.unwrap();
+    store.close().await;
+    let error = store.begin().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(store.stats().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    fixture.destroy().await;
+}
+
+/// I3: the answer to the commit is lost: nobody can know, and the error says so; it had taken place.
+async fn a_lost_commit_is_unknown<D: Backend>() {
+    if !SqlFixture::<D>::available() {
+        return;
+    }
+    let fixture = SqlFixture::<D>::create().await;
+    let (proxy, url) = proxy(&fixture).await;
+    let store = SqlStore::<D>::connect_with(&url, &fixture.options).await.unwrap();
+    let message = message();
+    let mut tx = store.begin().await.unwrap();
+    store.insert(&mut tx, std::slice::from_ref(&message), Birth::Ready).await.unwrap();
+    proxy.set(after_commit::<D>());
+    let error = store.commit(tx).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CommitUnknown, "{error:?}");
+    assert!(error.is_transient());
+    assert_eq!(stored(&fixture).await, 1);
+    store.close().await;
+    fixture.destroy().await;
+}
+
+macro_rules! on {
+    ($($name:ident, $dialect:ty: $($case:ident),+;)+) => {
+        $(mod $name {
+            use super::*;
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case::<$dialect>().await;
+            })+
+        })+
+    };
+}
+
+on! {
+    postgres, Postgres: settings_are_the_users, pools_are_apart, a_lost_commit_is_unknown;
+    mysql, MySql: settings_are_the_users, pools_are_apart, a_lost_commit_is_unknown;
+    sqlite, Sqlite: settings_are_the_users, pools_are_apart;
+}
+
+/// A constraint that is checked at the commit refuses it: nothing is stored, and that is known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_commit_is_known() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    fixture
+        .run(
+            "create table parent (id int primary key); \
+              create table child (id int references parent deferrable initially deferred)"
+                .to_owned(),
+        )
+        .await;
+    let mut tx = fixture.store.begin().await.unwrap();
+    fixture.store.insert(&mut tx, &[message()], Birth::Ready).await.unwrap();
+    Postgres::run(&mut tx, "insert into child values (1)".to_owned()).await.unwrap();
+    let error = fixture.store.commit(tx).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Database, "{error}");
+    assert!(error.to_string().contains("child"), "{error}");
+    assert_eq!(stored(&fixture).await, 0);
+    fixture.destroy().await;
+}
+
+/// A transaction in which a statement failed can only be rolled back, and PostgreSQL does so when told to commit: that
+/// must not pass for a commit. Nor is anything said to be there that will be gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_doomed_transaction_is_not_committed() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let store = &fixture.store;
+    let mut tx = store.begin().await.unwrap();
+    let worker = posthaste_core::WorkerId::new("w").unwrap();
+    let birth = Birth::Leased { worker: &worker, lease: std::time::Duration::from_secs(60) };
+    let enqueued = store.insert(&mut tx, &[message()], birth).await.unwrap();
+    let posthaste_core::Enqueued::New { lease: Some(lease), .. } = enqueued[0] else {
+        panic!("{enqueued:?}")
+    };
+    Postgres::run(&mut tx, "select 1 / 0".to_owned()).await.unwrap_err();
+    assert!(store.survivors(&mut tx, &[lease]).await.is_err());
+    assert!(
+        store.survivors(&mut tx, &[]).await.is_err(),
+        "nothing was published, and yet nothing can be committed"
+    );
+    store.rollback(tx).await.unwrap();
+
+    // What an outbox's own transaction makes of it, with and without a message of its own.
+    let outbox = posthaste_core::Outbox::builder(store.clone()).build().await.unwrap();
+    for publishes in [true, false] {
+        let mut tx = outbox.begin().await.unwrap();
+        if publishes {
+            tx.publish(message()).await.unwrap();
+        }
+        Postgres::run(&mut tx, "select 1 / 0".to_owned()).await.unwrap_err();
+        let error = tx.commit().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Database, "{error}");
+    }
+    assert_eq!(stored(&fixture).await, 0);
+    store.check().await.unwrap();
+    fixture.destroy().await;
+}

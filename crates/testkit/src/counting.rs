@@ -1,0 +1,212 @@
+//! A store that counts the calls to another one, and can be told to fail some of them.
+//!
+//! Tests of costs count with it, tests of outages fail with it. What it does not fail it passes on unchanged.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use posthaste_core::{
+    Birth, Change, ClaimRequest, Cursor, Enqueued, Error, ErrorKind, Filter, HistoryEntry, Lease, Listing,
+    Message, MessageId, NewMessage, Reaped, Record, Result, Retention, Settled, Settlement, Stats, Store,
+    StoreAdmin, TransactionalStore, Transactions, Turn,
+};
+
+/// Counts the calls to a store. Clones count together.
+#[derive(Clone, Debug)]
+pub struct Counting<S> {
+    store: S,
+    counts: Arc<Mutex<Counts>>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    calls: BTreeMap<&'static str, u64>,
+    failing: BTreeMap<&'static str, u64>,
+    largest_claim: usize,
+}
+
+impl<S> Counting<S> {
+    /// Counts the calls to this store.
+    pub fn new(store: S) -> Self {
+        Self { store, counts: Arc::default() }
+    }
+
+    /// The store itself, for calls that are not to be counted.
+    pub fn inner(&self) -> &S {
+        &self.store
+    }
+
+    /// How often this operation was called.
+    pub fn calls(&self, operation: &str) -> u64 {
+        self.counts.lock().unwrap().calls.get(operation).copied().unwrap_or_default()
+    }
+
+    /// Every operation that was called, and how often.
+    pub fn all(&self) -> BTreeMap<&'static str, u64> {
+        self.counts.lock().unwrap().calls.clone()
+    }
+
+    /// Begins anew.
+    pub fn reset(&self) {
+        self.counts.lock().unwrap().calls.clear();
+    }
+
+    /// How many messages the largest claim returned.
+    pub fn largest_claim(&self) -> usize {
+        self.counts.lock().unwrap().largest_claim
+    }
+
+    /// Lets the next so many calls of this operation fail, as if the database could not be reached.
+    pub fn fail(&self, operation: &'static str, times: u64) {
+        self.counts.lock().unwrap().failing.insert(operation, times);
+    }
+
+    fn count(&self, operation: &'static str) -> Result<()> {
+        let mut counts = self.counts.lock().unwrap();
+        *counts.calls.entry(operation).or_default() += 1;
+        match counts.failing.get_mut(operation) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                Err(Error::new(ErrorKind::Unavailable, "the database is away, for a test").during(operation))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl<S: Store> Store for Counting<S> {
+    async fn check(&self) -> Result<()> {
+        self.count("check")?;
+        self.store.check().await
+    }
+
+    async fn enqueue(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
+        self.count("enqueue")?;
+        self.store.enqueue(messages).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>> {
+        self.count("claim")?;
+        let claimed = self.store.claim(request).await?;
+        let mut counts = self.counts.lock().unwrap();
+        counts.largest_claim = counts.largest_claim.max(claimed.len());
+        Ok(claimed)
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.count("settle")?;
+        self.store.settle(settlements).await
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>> {
+        self.count("renew")?;
+        self.store.renew(leases, lease).await
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Reaped> {
+        self.count("reap")?;
+        self.store.reap(limit).await
+    }
+
+    async fn expire(&self, limit: u32) -> Result<u64> {
+        self.count("expire")?;
+        self.store.expire(limit).await
+    }
+
+    async fn park(&self, limit: u32) -> Result<u64> {
+        self.count("park")?;
+        self.store.park(limit).await
+    }
+
+    async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
+        self.count("prune")?;
+        self.store.prune(retention, limit).await
+    }
+
+    async fn turn(&self, job: &str, turn: Turn) -> Result<bool> {
+        self.count("turn")?;
+        self.store.turn(job, turn).await
+    }
+
+    fn name(&self) -> String {
+        self.store.name()
+    }
+
+    async fn nudge(&self) -> Result<()> {
+        self.count("nudge")?;
+        self.store.nudge().await
+    }
+
+    async fn wakeup(&self) {
+        self.store.wakeup().await;
+    }
+}
+
+impl<S: TransactionalStore> TransactionalStore for Counting<S> {
+    type Connection = S::Connection;
+
+    async fn insert(
+        &self,
+        connection: &mut S::Connection,
+        messages: &[NewMessage],
+        birth: Birth<'_>,
+    ) -> Result<Vec<Enqueued>> {
+        self.count("insert")?;
+        self.store.insert(connection, messages, birth).await
+    }
+
+    async fn survivors(&self, connection: &mut S::Connection, leases: &[Lease]) -> Result<Vec<bool>> {
+        self.count("survivors")?;
+        self.store.survivors(connection, leases).await
+    }
+}
+
+impl<S: Transactions> Transactions for Counting<S> {
+    type Transaction = S::Transaction;
+
+    async fn begin(&self) -> Result<S::Transaction> {
+        self.count("begin")?;
+        self.store.begin().await
+    }
+
+    async fn commit(&self, transaction: S::Transaction) -> Result<()> {
+        self.count("commit")?;
+        self.store.commit(transaction).await
+    }
+
+    async fn rollback(&self, transaction: S::Transaction) -> Result<()> {
+        self.count("rollback")?;
+        self.store.rollback(transaction).await
+    }
+}
+
+#[async_trait]
+impl<S: StoreAdmin> StoreAdmin for Counting<S> {
+    async fn stats(&self) -> Result<Stats> {
+        self.count("stats")?;
+        self.store.stats().await
+    }
+
+    async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: u32) -> Result<Listing> {
+        self.count("list")?;
+        self.store.list(filter, after, limit).await
+    }
+
+    async fn show(&self, id: MessageId) -> Result<Option<(Record, Vec<HistoryEntry>)>> {
+        self.count("show")?;
+        self.store.show(id).await
+    }
+
+    async fn requeue(&self, change: &Change) -> Result<Vec<MessageId>> {
+        self.count("requeue")?;
+        self.store.requeue(change).await
+    }
+
+    async fn bury(&self, change: &Change) -> Result<Vec<MessageId>> {
+        self.count("bury")?;
+        self.store.bury(change).await
+    }
+}

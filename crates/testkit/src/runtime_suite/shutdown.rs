@@ -1,0 +1,192 @@
+//! How an outbox stops: handlers finish, what they did is settled, the rest is given back, and it is over in time.
+//!
+//! Afterwards nothing may be leased, and nobody may have been charged for the stop.
+
+use posthaste_core::{Cancellation, HandlerError, HandlerResult, Message, Shutdown, State, StoreAdmin};
+use tokio::time::Instant;
+
+use super::Scene;
+use super::support::{
+    Gate, Journal, becomes, draft, drafts, eventually, ms, outbox, record, records, run, settings, state,
+};
+use crate::{Counting, Fixture};
+
+/// How long a stop may take beyond its grace, on a machine that is busy with other things.
+const SLACK: std::time::Duration = ms(5_000);
+
+/// Asserts that nothing is leased, and that what is left was charged for nothing.
+async fn assert_all_given_back<S: StoreAdmin>(store: &S) {
+    for record in records(store).await {
+        assert_ne!(record.state, State::Leased, "{record:?}");
+        assert_eq!((record.message.attempts, record.message.lease_losses), (0, 0), "{record:?}");
+    }
+}
+
+/// HOT-019, I15: handlers finish and their messages are settled; what waits in memory is given back, uncharged.
+pub async fn handlers_finish<F: Fixture>(scene: &Scene<F>) {
+    let (journal, gate, store) = (Journal::new(), Gate::closed(), Counting::new(scene.store()));
+    let builder = outbox(store.clone(), settings()).workers(2).on_topic("t", journal.gated("t", &gate));
+    let outbox = builder.build().await.unwrap();
+    let running = run(&outbox);
+    eventually("the outbox has looked", async || store.calls("claim") >= 1).await;
+    let mut tx = outbox.begin().await.unwrap();
+    tx.publish_all(drafts("t", 10)).await.unwrap();
+    tx.commit().await.unwrap();
+    outbox.enqueue_all(drafts("t", 10)).await.unwrap();
+    eventually("two are being handled", async || journal.running() == 2).await;
+    assert!(store.stats().await.unwrap().leased.value >= 10);
+    running.shutdown.begin();
+    let given_back = async || store.inner().stats().await.unwrap().leased.value == 2;
+    eventually("what waited was given back", given_back).await;
+    let claims = store.calls("claim");
+    // Whoever publishes while it stops is not kept waiting, and nothing new begins.
+    let late = outbox.enqueue(draft("t")).await.unwrap().id();
+    let mut tx = outbox.begin().await.unwrap();
+    let later = tx.publish(draft("t")).await.unwrap().id();
+    tx.commit().await.unwrap();
+    gate.open();
+    running.ended().await.unwrap();
+    assert_eq!((journal.count(), store.calls("claim")), (2, claims));
+    assert_eq!(store.stats().await.unwrap().done.value, 2);
+    for id in [late, later] {
+        assert_eq!(state(&store, id).await, Some(State::Ready));
+    }
+    assert_all_given_back(&store).await;
+    assert_eq!(scene.meters.counter("posthaste_failed_total", &[]), 0);
+}
+
+/// HOT-019, F-10: a handler that does not finish within the grace is told, then dropped; its message is given back.
+pub async fn the_deaf_do_not_hold_it_up<F: Fixture>(scene: &Scene<F>) {
+    let (journal, gate) = (Journal::new(), Gate::closed());
+    let noting = journal.clone();
+    let polite = move |message: Message, cancellation: Cancellation| {
+        let stay = noting.enter("polite", &message);
+        async move {
+            let _stay = stay;
+            cancellation.cancelled().await;
+            HandlerResult::Err(HandlerError::from("told to stop"))
+        }
+    };
+    let mut quick = settings();
+    quick.shutdown_grace = ms(300);
+    let outbox = outbox(scene.store(), quick)
+        .on_topic("deaf", journal.gated("deaf", &gate))
+        .on_topic("polite", polite)
+        .build()
+        .await
+        .unwrap();
+    let running = run(&outbox);
+    outbox.enqueue_all([draft("deaf"), draft("polite")]).await.unwrap();
+    eventually("both are being handled", async || journal.running() == 2).await;
+    let begin = Instant::now();
+    running.stop().await;
+    let took = begin.elapsed();
+    assert!(took >= ms(300) && took <= ms(2_300) + SLACK, "{took:?}");
+    assert_eq!(journal.running(), 0);
+    assert_all_given_back(outbox.store()).await;
+}
+
+/// HOT-019, F-11: nor does one that blocks its thread.
+pub async fn a_blocked_thread_does_not_hold_it_up<F: Fixture>(scene: &Scene<F>) {
+    let journal = Journal::new();
+    let release = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let blocked = std::sync::Arc::clone(&release);
+    let handler = journal.handler("t", move |_| {
+        let release = std::sync::Arc::clone(&blocked);
+        async move {
+            while !release.load(std::sync::atomic::Ordering::Acquire) {
+                std::thread::sleep(ms(5));
+            }
+            Ok(())
+        }
+    });
+    let mut quick = settings();
+    quick.shutdown_grace = ms(100);
+    let outbox = outbox(scene.store(), quick).on_topic("t", handler).build().await.unwrap();
+    let running = run(&outbox);
+    let id = outbox.enqueue(draft("t")).await.unwrap().id();
+    eventually("it is being handled", async || journal.running() == 1).await;
+    let begin = Instant::now();
+    running.stop().await;
+    assert!(begin.elapsed() <= ms(2_100) + SLACK, "{:?}", begin.elapsed());
+    release.store(true, std::sync::atomic::Ordering::Release);
+    let record = record(outbox.store(), id).await;
+    assert_eq!((record.state, record.message.attempts), (State::Ready, 0));
+}
+
+/// HOT-019, O3: said twice, it ends at once; leases stay until they run out.
+pub async fn twice_is_at_once<F: Fixture>(scene: &Scene<F>) {
+    let (journal, gate) = (Journal::new(), Gate::closed());
+    let outbox =
+        outbox(scene.store(), settings()).on_topic("t", journal.gated("t", &gate)).build().await.unwrap();
+    let running = run(&outbox);
+    let id = outbox.enqueue(draft("t")).await.unwrap().id();
+    eventually("it is being handled", async || journal.running() == 1).await;
+    running.shutdown.begin();
+    running.shutdown.begin();
+    let begin = Instant::now();
+    running.ended().await.unwrap();
+    assert!(begin.elapsed() < SLACK, "{:?}", begin.elapsed());
+    eventually("the handler is dropped", async || journal.running() == 0).await;
+    assert_eq!(state(outbox.store(), id).await, Some(State::Leased));
+}
+
+/// HOT-019: dropping the future of a run begins a graceful shutdown in the background.
+pub async fn a_dropped_run_finishes<F: Fixture>(scene: &Scene<F>) {
+    let (journal, gate) = (Journal::new(), Gate::closed());
+    let builder = outbox(scene.store(), settings()).workers(1).on_topic("t", journal.gated("t", &gate));
+    let outbox = builder.build().await.unwrap();
+    let running = run(&outbox);
+    let id = outbox.enqueue(draft("t")).await.unwrap().id();
+    eventually("it is being handled", async || journal.running() == 1).await;
+    running.task.abort();
+    eventually("the run is dropped", async || running.task.is_finished()).await;
+    assert!(running.shutdown.has_begun());
+    gate.open();
+    becomes(outbox.store(), id, State::Done).await;
+    let over = async || outbox.drain().await.is_ok();
+    eventually("the outbox can run again", over).await;
+    assert_all_given_back(outbox.store()).await;
+}
+
+/// HOT-019: any future can be what a run ends with.
+pub async fn any_future_ends_it<F: Fixture>(scene: &Scene<F>) {
+    let (journal, gate) = (Journal::new(), Gate::closed());
+    let outbox = outbox(scene.store(), settings()).on_topic("t", journal.noting("t")).build().await.unwrap();
+    let end = gate.clone();
+    let task = tokio::spawn(outbox.run(async move { end.pass().await }));
+    let id = outbox.enqueue(draft("t")).await.unwrap().id();
+    becomes(outbox.store(), id, State::Done).await;
+    gate.open();
+    task.await.unwrap().unwrap();
+}
+
+/// HOT-019: with a shutdown that has begun already nothing is delivered.
+pub async fn begun_before_the_run<F: Fixture>(scene: &Scene<F>) {
+    let journal = Journal::new();
+    let outbox = outbox(scene.store(), settings()).on_topic("t", journal.noting("t")).build().await.unwrap();
+    outbox.enqueue_all(drafts("t", 3)).await.unwrap();
+    let shutdown = Shutdown::new();
+    shutdown.begin();
+    outbox.run(shutdown).await.unwrap();
+    assert_eq!(journal.count(), 0);
+    assert_all_given_back(outbox.store()).await;
+}
+
+/// HOT-019, protocol rule 7: if the database cannot be told, the run says so, in time; the leases run out.
+pub async fn settling_fails_to_the_end<F: Fixture>(scene: &Scene<F>) {
+    let (journal, store) = (Journal::new(), Counting::new(scene.store()));
+    let mut quick = settings();
+    quick.shutdown_grace = ms(200);
+    let outbox = outbox(store.clone(), quick).on_topic("t", journal.noting("t")).build().await.unwrap();
+    store.fail("settle", u64::MAX);
+    let running = run(&outbox);
+    outbox.enqueue(draft("t")).await.unwrap();
+    eventually("it was tried to settle", async || store.calls("settle") >= 2).await;
+    let begin = Instant::now();
+    running.shutdown.begin();
+    let error = running.ended().await.unwrap_err();
+    assert!(begin.elapsed() <= ms(2_200) + SLACK, "{:?}", begin.elapsed());
+    assert!(error.is_transient() && error.to_string().contains("1 messages could not be settled"), "{error}");
+    assert_eq!(store.inner().stats().await.unwrap().leased.value, 1);
+}

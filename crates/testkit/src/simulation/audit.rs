@@ -1,0 +1,741 @@
+//! Watches a simulated run and objects to what may never happen. It is told everything at the moment it takes place, by
+//! the simulated store and by the handlers, and believes nobody else.
+//!
+//! It must never accuse the innocent: what a fault excuses is excused, and no more. The first objection is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use posthaste_core::{
+    FailureClass, Lease, MAX_LEASE_LOSSES, Message, MessageId, Outcome, Record, Settled, Settlement, State,
+    Uuid, WorkItemId,
+};
+
+use super::plan::{Act, Plan, Script, handlers_of};
+
+/// Which incarnation of which node: never used again after a restart.
+pub(super) type Life = usize;
+
+/// How a call of a handler ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Ended {
+    Ok,
+    Failed(Act),
+    Dropped,
+}
+
+/// Which call changed rows without saying which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Sweep {
+    Reap,
+    Expire,
+    Park,
+    Prune,
+    Requeue,
+    Bury,
+}
+
+/// What the audit knows of an incarnation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) workers: usize,
+    pub(super) lease: u64,
+    pub(super) timeout: u64,
+    pub(super) cancel_grace: u64,
+    pub(super) capacity: usize,
+    /// When something last went wrong for it.
+    pub(super) last_fault: Option<u64>,
+    /// The same for calls that failed at once: they can be repeated, and must cost nothing that the process knew of.
+    pub(super) last_error: Option<u64>,
+    pub(super) failed_renewals: Vec<u64>,
+    pub(super) known: BTreeSet<Lease>,
+    /// It ended without being able to say goodbye.
+    pub(super) gone: bool,
+    pub(super) stopping: bool,
+    pub(super) running: BTreeSet<usize>,
+    pub(super) waiting: BTreeSet<Lease>,
+}
+
+impl Facts {
+    /// Whether this process could lose this lease, which was last written then.
+    fn excuses(&self, lease: Lease, written: u64, jump: Option<u64>) -> bool {
+        let since = |last: u64| last + self.lease >= written;
+        let errors = self.failed_renewals.iter().filter(|at| **at >= written).count();
+        self.gone
+            || self.last_fault.max(jump).is_some_and(since)
+            || (self.last_error.is_some_and(since) && (!self.known.contains(&lease) || errors > 1))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Run {
+    life: Life,
+    begun: u64,
+    handled: Vec<String>,
+    calls: Vec<(&'static str, Option<Ended>)>,
+    ended: u64,
+}
+
+impl Run {
+    /// The handlers that are done, before it and in it.
+    fn done(&self) -> Vec<&str> {
+        let now = self.calls.iter().filter(|(_, ended)| *ended == Some(Ended::Ok)).map(|(name, _)| *name);
+        self.handled.iter().map(String::as_str).chain(now).collect()
+    }
+}
+
+/// A message that was committed.
+#[derive(Clone, Debug)]
+struct Row {
+    seq: i64,
+    /// Gone: no longer there, because it was pruned, or acked in a store that does not keep what is done.
+    state: Option<State>,
+    epoch: i32,
+    attempts: u32,
+    losses: u32,
+    holder: Option<Life>,
+    /// When its lease was last written, and until when it lasts by the database's clock.
+    written: u64,
+    until: SystemTime,
+    /// The number of the event that made it visible, and of its last claim.
+    committed: u64,
+    claimed: u64,
+    /// The last epoch whose outcome was lost, or undone by an operator.
+    lost: i32,
+    /// Which handlers succeeded, and with which epoch.
+    succeeded: BTreeMap<&'static str, i32>,
+    begun: bool,
+    over: bool,
+}
+
+/// The audit of one seed.
+#[derive(Debug)]
+pub(super) struct Audit {
+    scripts: Vec<Script>,
+    max_attempts: u32,
+    faultless: bool,
+    calm: bool,
+    lives: Vec<Facts>,
+    rows: BTreeMap<usize, Row>,
+    items: BTreeMap<i64, usize>,
+    runs: BTreeMap<Lease, Run>,
+    /// When each lease was last written, and when its holder was told that it was lost.
+    written: BTreeMap<Lease, u64>,
+    told: BTreeMap<Lease, u64>,
+    keys: BTreeMap<u64, Vec<usize>>,
+    event: u64,
+    last_jump: Option<u64>,
+    objection: Option<String>,
+    pub(super) duplicates: u64,
+}
+
+/// The id of the message with this number, and back.
+pub(super) fn id_of(n: usize) -> MessageId {
+    MessageId::from_uuid(Uuid::from_u128(n as u128 + 1))
+}
+
+pub(super) fn number_of(id: MessageId) -> usize {
+    usize::try_from(id.as_uuid().as_u128() - 1).unwrap_or(usize::MAX)
+}
+
+impl Audit {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self {
+            scripts: plan.scripts.clone(),
+            max_attempts: plan.nodes[0].max_attempts,
+            faultless: plan.is_faultless(),
+            calm: plan.is_calm(),
+            lives: Vec::new(),
+            rows: BTreeMap::new(),
+            items: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            written: BTreeMap::new(),
+            told: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            event: 0,
+            last_jump: None,
+            objection: None,
+            duplicates: 0,
+        }
+    }
+
+    pub(super) fn objection(&self) -> Option<&str> {
+        self.objection.as_deref()
+    }
+
+    /// Which message this is the lease of; a number that no message has if it was never committed.
+    pub(super) fn number(&self, lease: Lease) -> usize {
+        self.items.get(&lease.item.get()).copied().unwrap_or(999_999)
+    }
+
+    pub(super) fn object(&mut self, why: String) {
+        self.objection.get_or_insert(why);
+    }
+
+    fn next_event(&mut self) -> u64 {
+        self.event += 1;
+        self.event
+    }
+
+    // Processes
+
+    pub(super) fn born(&mut self, facts: Facts) -> Life {
+        self.lives.push(facts);
+        self.lives.len() - 1
+    }
+
+    pub(super) fn fault(&mut self, life: Option<Life>, at: u64) {
+        match life {
+            Some(life) => self.lives[life].last_fault = self.lives[life].last_fault.max(Some(at)),
+            None => self.lives.iter_mut().for_each(|facts| facts.last_fault = facts.last_fault.max(Some(at))),
+        }
+    }
+
+    pub(super) fn error(&mut self, life: Life, at: u64) {
+        self.lives[life].last_error = self.lives[life].last_error.max(Some(at));
+    }
+
+    pub(super) fn renewal_failed(&mut self, life: Life, at: u64) {
+        self.lives[life].failed_renewals.push(at);
+    }
+
+    /// A process was told that this lease is its own.
+    pub(super) fn knows(&mut self, life: Life, lease: Lease) {
+        self.lives[life].known.insert(lease);
+    }
+
+    pub(super) fn jumped(&mut self, at: u64) {
+        self.last_jump = Some(at);
+    }
+
+    pub(super) fn gone(&mut self, life: Life) {
+        self.lives[life].gone = true;
+        self.lives[life].running.clear();
+    }
+
+    pub(super) fn stopping(&mut self, life: Life) {
+        self.lives[life].stopping = true;
+    }
+
+    /// A graceful shutdown ended without an error: I15.
+    pub(super) fn stopped(&mut self, life: Life) {
+        let facts = &self.lives[life];
+        if !facts.running.is_empty() {
+            let left = facts.running.clone();
+            self.object(format!("I15: handlers of {left:?} outlived the graceful shutdown of life {life}"));
+        }
+        let held =
+            self.rows.iter().find(|(_, row)| row.state == Some(State::Leased) && row.holder == Some(life));
+        // What a fault kept from it, it could not give back.
+        if let Some((n, _)) = held.filter(|_| {
+            self.lives[life].last_fault.max(self.lives[life].last_error).max(self.last_jump).is_none()
+        }) {
+            let why = format!("I15: life {life} ended gracefully and left message {n} leased");
+            self.object(why);
+        }
+    }
+
+    // Rows
+
+    /// A message became visible; with the holder, the time and the end of its lease if it was born leased.
+    pub(super) fn committed(&mut self, n: usize, seq: i64, lease: Option<(Life, u64, SystemTime)>) {
+        let event = self.next_event();
+        let (holder, written, until) = match lease {
+            Some((life, at, until)) => (Some(life), at, until),
+            None => (None, 0, SystemTime::UNIX_EPOCH),
+        };
+        let state = Some(if holder.is_some() { State::Leased } else { State::Ready });
+        let row = Row {
+            seq,
+            state,
+            epoch: i32::from(holder.is_some()),
+            attempts: 0,
+            losses: 0,
+            holder,
+            written,
+            until,
+            committed: event,
+            claimed: event,
+            lost: 0,
+            succeeded: BTreeMap::new(),
+            begun: false,
+            over: false,
+        };
+        // A store that no longer has the first cannot know the second for what it is.
+        let before = self.rows.insert(n, row);
+        if before.as_ref().is_some_and(|before| before.state.is_some()) {
+            self.object(format!("I3: message {n} became visible twice"));
+        }
+        self.items.insert(seq, n);
+        self.written.insert(Lease { item: WorkItemId::new(seq), epoch: 1 }, written);
+        if let Some(key) = self.scripts[n].key.filter(|_| before.is_none()) {
+            self.keys.entry(key).or_default().push(n);
+        }
+    }
+
+    pub(super) fn claimed(&mut self, life: Life, message: &Message, at: u64, until: SystemTime) {
+        let event = self.next_event();
+        let n = number_of(message.id);
+        let Some(row) = self.rows.get_mut(&n) else {
+            return self.object(format!("I2: life {life} claimed message {n}, which was never committed"));
+        };
+        let (state, epoch) = (row.state, row.epoch);
+        (row.state, row.epoch, row.holder) = (Some(State::Leased), message.epoch, Some(life));
+        (row.written, row.until, row.claimed) = (at, until, event);
+        self.written.insert(message.lease(), at);
+        if state != Some(State::Ready) || message.epoch <= epoch {
+            let new = message.epoch;
+            return self.object(format!("I4: message {n} was {state:?}/{epoch} and is claimed with {new}"));
+        }
+        if message.attempts != row.attempts {
+            let (said, charged) = (message.attempts, row.attempts);
+            return self.object(format!("I10: message {n} has {said} attempts, {charged} were charged"));
+        }
+        self.turn_of_key(n);
+    }
+
+    /// The waiting messages of a process, as far as they can be seen from outside.
+    pub(super) fn received(&mut self, life: Life, leases: impl Iterator<Item = Lease>) {
+        let facts = &mut self.lives[life];
+        // What is under way here already does not wait: it is put off.
+        let under_way: BTreeSet<usize> = facts.running.clone();
+        let waits = |lease: &Lease| self.items.get(&lease.item.get()).is_none_or(|n| !under_way.contains(n));
+        for lease in leases {
+            facts.known.insert(lease);
+            if waits(&lease) {
+                facts.waiting.insert(lease);
+            }
+        }
+        let (count, most) = (facts.waiting.len(), facts.capacity);
+        if count > most {
+            self.object(format!("HOT-013: {count} messages wait in life {life}, which has room for {most}"));
+        }
+    }
+
+    fn dropped(&mut self, life: Life, lease: Lease) {
+        self.lives[life].waiting.remove(&lease);
+    }
+
+    /// A renewal was answered: the lease is lost.
+    pub(super) fn told(&mut self, life: Life, lease: Lease, at: u64) {
+        self.dropped(life, lease);
+        self.told.entry(lease).or_insert(at);
+    }
+
+    /// I6, in the store: nothing of the key that became visible before, and was enqueued before, is under way.
+    fn turn_of_key(&mut self, n: usize) {
+        let Some(key) = self.scripts[n].key else { return };
+        let seq = self.rows[&n].seq;
+        let before = self.keys[&key].iter().find(|other| {
+            let row = &self.rows[other];
+            row.seq < seq && matches!(row.state, Some(State::Ready | State::Leased))
+        });
+        if let Some(other) = before.copied() {
+            self.object(format!("I6: message {n} of key {key} was claimed before {other} was over"));
+        }
+    }
+
+    pub(super) fn renewed(&mut self, lease: Lease, answer: Settled, at: u64, until: SystemTime) {
+        let Some(n) = self.items.get(&lease.item.get()).copied() else { return };
+        let Some(row) = self.rows.get_mut(&n) else { return };
+        if answer != Settled::Applied {
+            return;
+        }
+        if row.epoch != lease.epoch || row.state != Some(State::Leased) {
+            let why = format!(
+                "I4: message {n} is {:?}/{} and was renewed with {}",
+                row.state, row.epoch, lease.epoch
+            );
+            return self.object(why);
+        }
+        (row.written, row.until) = (at, until);
+        self.written.insert(lease, at);
+    }
+
+    /// What a process wants to become of a message must be what its handlers said: I10, and rule 16.
+    pub(super) fn settling(&mut self, life: Life, settlement: &Settlement) {
+        let lease = settlement.lease;
+        self.dropped(life, lease);
+        let Some(n) = self.items.get(&lease.item.get()).copied() else {
+            // The row never became visible: somebody released it after a commit that did not take place.
+            if settlement.outcome != Outcome::Release {
+                self.object(format!("I2: {lease:?} was settled, and was never committed"));
+            }
+            return;
+        };
+        let verdict = match self.runs.get(&lease) {
+            None => unstarted(&settlement.outcome),
+            Some(run) => self.expected(n, run, settlement),
+        };
+        if let Err(why) = verdict {
+            let code = settlement.outcome.code();
+            self.object(format!("I10: message {n} is settled with outcome {code} by life {life}: {why}"));
+        }
+    }
+
+    fn expected(&self, n: usize, run: &Run, settlement: &Settlement) -> Result<(), String> {
+        let Some((_, Some(last))) = run.calls.last() else {
+            return Err("its handler is still at work".to_owned());
+        };
+        let facts = &self.lives[run.life];
+        let outcome = &settlement.outcome;
+        let handlers = handlers_of(self.scripts[n].topic);
+        let handled = run.done();
+        if *last == Ended::Ok && handled.len() >= handlers.len() {
+            return if *outcome == Outcome::Ack { Ok(()) } else { Err("all handlers succeeded".to_owned()) };
+        }
+        // One handler alone is remembered by the ack.
+        if handlers.len() > 1 {
+            let said: Vec<&str> = match &settlement.handled {
+                Some(names) => names.iter().map(String::as_str).collect(),
+                None => run.handled.iter().map(String::as_str).collect(),
+            };
+            if said != handled {
+                return Err(format!("it says that {said:?} are done, and {handled:?} are"));
+            }
+        }
+        let timed_out = run.ended - run.begun >= facts.timeout;
+        if timed_out && is_abandon(outcome, FailureClass::Business) {
+            return Ok(());
+        }
+        // A lease that was feared to be lost is given back, too; without a fault there is nothing to fear.
+        let feared = facts.last_fault.is_some() || facts.last_error.is_some() || self.last_jump.is_some();
+        if (facts.stopping || feared) && *outcome == Outcome::Release {
+            return Ok(());
+        }
+        let as_said = match last {
+            Ended::Ok | Ended::Dropped => false,
+            Ended::Failed(act) => match act {
+                Act::Business | Act::Panic => is_abandon(outcome, FailureClass::Business),
+                Act::RetryAfter(delay) => {
+                    is_abandon(outcome, FailureClass::Business)
+                        && outcome.delay() == Duration::from_millis(*delay)
+                }
+                Act::Infrastructure => is_abandon(outcome, FailureClass::Infrastructure),
+                Act::Unroutable => is_abandon(outcome, FailureClass::Unroutable),
+                Act::Defer(delay) => *outcome == Outcome::Defer { delay: Duration::from_millis(*delay) },
+                Act::Dead => matches!(outcome, Outcome::Fail { .. }),
+                Act::Succeed | Act::Deaf | Act::Listening | Act::Finishing | Act::Kill => false,
+            },
+        };
+        if as_said { Ok(()) } else { Err(format!("its handler ended with {last:?}")) }
+    }
+
+    /// A settlement was applied, or not; with the row as it is now.
+    pub(super) fn settled(&mut self, settlement: &Settlement, answer: Settled, now: Option<&Record>) {
+        let lease = settlement.lease;
+        let Some(n) = self.items.get(&lease.item.get()).copied() else { return };
+        let Some(row) = self.rows.get_mut(&n) else { return };
+        if answer != Settled::Applied {
+            return;
+        }
+        let repeated = row.state == Some(State::Done) && settlement.outcome == Outcome::Ack;
+        if row.epoch != lease.epoch || !(row.state == Some(State::Leased) || repeated) {
+            let why = format!(
+                "I4: message {n} is {:?}/{} and was settled with {}",
+                row.state, row.epoch, lease.epoch
+            );
+            return self.object(why);
+        }
+        if let Outcome::Abandon { failure, .. } = &settlement.outcome
+            && costs_attempt(failure.class())
+        {
+            row.attempts += 1;
+        }
+        let state = now.map(|record| record.state);
+        (row.state, row.holder) = (state, None);
+        row.over = matches!(state, None | Some(State::Done | State::Dead));
+        let (attempts, losses) = (row.attempts, row.losses);
+        let missing = handlers_of(self.scripts[n].topic)
+            .iter()
+            .find(|name| !self.rows[&n].succeeded.contains_key(*name));
+        if let (Some(name), true) = (missing, settlement.outcome == Outcome::Ack) {
+            return self.object(format!("I1: message {n} was acked, and its handler {name} never succeeded"));
+        }
+        let Some(record) = now else { return };
+        if record.message.attempts != attempts || record.message.lease_losses != losses {
+            let said = record.message.attempts;
+            return self.object(format!("I10: message {n} has {said} attempts, {attempts} were charged"));
+        }
+        if record.state == State::Dead {
+            let allowed = match record.error_class {
+                Some(FailureClass::Business) => attempts >= self.max_attempts,
+                Some(FailureClass::Infrastructure | FailureClass::Unroutable) => true,
+                Some(FailureClass::Permanent) => matches!(settlement.outcome, Outcome::Fail { .. }),
+                _ => false,
+            };
+            if !allowed {
+                let class = record.error_class;
+                self.object(format!("I1: message {n} is dead after {attempts} attempts, {class:?}"));
+            }
+        }
+    }
+
+    /// Rows were changed by a call that does not say which: here is everything that there is now.
+    pub(super) fn swept(&mut self, sweep: Sweep, records: &[Record], at: u64) -> Vec<(&'static str, usize)> {
+        let event = self.next_event();
+        let there: BTreeMap<usize, &Record> =
+            records.iter().map(|record| (number_of(record.message.id), record)).collect();
+        let mut changes = Vec::new();
+        let mut why = None;
+        for (n, row) in &mut self.rows {
+            let Some(before) = row.state else { continue };
+            let now = there.get(n).map(|record| record.state);
+            let losses = there.get(n).map_or(row.losses, |record| record.message.lease_losses);
+            if now == Some(before) && losses == row.losses {
+                continue;
+            }
+            match (sweep, before, now) {
+                (Sweep::Reap, State::Leased, Some(State::Ready | State::Dead)) => {
+                    row.losses += 1;
+                    row.lost = row.epoch;
+                    let dead = now == Some(State::Dead);
+                    if losses != row.losses || dead != (losses >= MAX_LEASE_LOSSES) {
+                        why = Some(format!("I10: message {n} lost {losses} leases and is {now:?}"));
+                    }
+                    if dead && self.calm && !Plan::is_killer(&self.scripts[*n]) {
+                        why = Some(format!("I10: message {n} is dead as a crash suspect, and is innocent"));
+                    }
+                    let facts = row.holder.map(|life| &self.lives[life]);
+                    let lease = Lease { item: WorkItemId::new(row.seq), epoch: row.epoch };
+                    let excused =
+                        facts.is_some_and(|facts| facts.excuses(lease, row.written, self.last_jump));
+                    if !excused {
+                        let (holder, since) = (row.holder, at - row.written);
+                        why = Some(format!(
+                            "I5: message {n} of life {holder:?} lost its lease for no reason, {since} ms after it was written"
+                        ));
+                    }
+                    changes.push((if dead { "reap to dead" } else { "reap to ready" }, *n));
+                }
+                (Sweep::Expire, State::Ready, Some(State::Dead)) => {
+                    if self.scripts[*n].expires.is_none() {
+                        why = Some(format!("I1: message {n} expired, and has no expiry"));
+                    }
+                    changes.push(("expire", *n));
+                }
+                (Sweep::Requeue, State::Dead, Some(State::Ready)) => {
+                    (row.attempts, row.losses, row.lost) = (0, 0, row.epoch);
+                    // What was claimed before may be delivered before it.
+                    row.committed = event;
+                    changes.push(("requeue", *n));
+                }
+                (Sweep::Bury, State::Ready, Some(State::Dead)) => changes.push(("bury", *n)),
+                (Sweep::Prune, State::Done | State::Dead, None) => changes.push(("prune", *n)),
+                _ => why = Some(format!("message {n} went from {before} to {now:?} by {sweep:?}")),
+            }
+            row.state = now;
+            row.holder = None;
+            row.over = matches!(now, None | Some(State::Done | State::Dead));
+        }
+        if let Some(why) = why {
+            self.object(why);
+        }
+        changes
+    }
+
+    // Handlers
+
+    pub(super) fn begun(
+        &mut self,
+        life: Life,
+        message: &Message,
+        handler: &'static str,
+        at: u64,
+        database: SystemTime,
+    ) {
+        let n = number_of(message.id);
+        let lease = message.lease();
+        self.dropped(life, lease);
+        let Some(row) = self.rows.get(&n) else {
+            return self
+                .object(format!("I2: message {n} was delivered by life {life}, and was never committed"));
+        };
+        let written = self.written.get(&lease).copied();
+        let jumped = self.last_jump.is_some_and(|last| written.is_some_and(|written| last >= written));
+        let owned = row.state == Some(State::Leased) && row.epoch == lease.epoch && row.until >= database;
+        let first = !self.runs.contains_key(&lease);
+        if first && !owned && !jumped {
+            let why = format!(
+                "I4: life {life} starts message {n} with epoch {}, and it is {:?}/{}",
+                lease.epoch, row.state, row.epoch
+            );
+            return self.object(why);
+        }
+        if first && message.attempts != row.attempts && owned {
+            let (said, charged) = (message.attempts, row.attempts);
+            return self.object(format!("I10: message {n} says {said} attempts, {charged} were charged"));
+        }
+        if message.payload != n.to_string().as_bytes() {
+            return self.object(format!("message {n} has another payload"));
+        }
+        self.begun_in(life, n, handler);
+        let handled = message.handled.iter().any(|name| name == handler);
+        let row = &self.rows[&n];
+        // Who has lost its lease, and cannot know yet, may repeat what its successor did.
+        let again =
+            lease.epoch > row.lost && row.succeeded.get(handler).is_some_and(|epoch| *epoch > row.lost);
+        let known = self.told.get(&lease).is_some_and(|told| *told < at);
+        self.duplicates += u64::from(row.succeeded.contains_key(handler));
+        if known {
+            return self.object(format!(
+                "I4: {handler} has message {n}, and life {life} knows that the lease is lost"
+            ));
+        }
+        if handled || again {
+            return self.object(format!("I5: {handler} has message {n} again, and has succeeded before"));
+        }
+        self.order_of_key(n);
+        if let Some(row) = self.rows.get_mut(&n) {
+            row.begun = true;
+        }
+        let run = self.runs.entry(lease).or_insert_with(|| Run {
+            life,
+            begun: at,
+            handled: message.handled.clone(),
+            calls: Vec::new(),
+            ended: at,
+        });
+        let twice = run.calls.iter().any(|(name, _)| *name == handler) || run.life != life;
+        run.calls.push((handler, None));
+        if twice {
+            self.object(format!("HOT-010: message {n} is delivered twice with one lease"));
+        }
+    }
+
+    fn begun_in(&mut self, life: Life, n: usize, handler: &str) {
+        let facts = &mut self.lives[life];
+        let alone = facts.running.insert(n);
+        let (running, workers) = (facts.running.len(), facts.workers);
+        if !alone {
+            self.object(format!(
+                "HOT-010: {handler} has message {n} while it is under way in the same process"
+            ));
+        } else if running > workers {
+            self.object(format!(
+                "HOT-013: {running} handlers run in life {life}, which has {workers} workers"
+            ));
+        } else if self.faultless
+            && self.lives.iter().enumerate().any(|(other, facts)| other != life && facts.running.contains(&n))
+        {
+            self.object(format!("I4: message {n} is under way in two processes, and nothing went wrong"));
+        }
+    }
+
+    /// I6, as handlers see it: what was visible before this one was claimed, and comes before it, has been delivered or is
+    /// over.
+    fn order_of_key(&mut self, n: usize) {
+        let Some(key) = self.scripts[n].key else { return };
+        let row = &self.rows[&n];
+        if row.begun {
+            return;
+        }
+        let (seq, claimed) = (row.seq, row.claimed);
+        let before = self.keys[&key].iter().find(|other| {
+            let other = &self.rows[other];
+            other.seq < seq && other.committed < claimed && !other.over && !other.begun
+        });
+        if let Some(other) = before.copied() {
+            self.object(format!("I6: message {n} of key {key} is delivered before {other}"));
+        }
+    }
+
+    pub(super) fn ended(
+        &mut self,
+        life: Life,
+        message: &Message,
+        handler: &'static str,
+        ended: Ended,
+        at: u64,
+    ) {
+        let (n, lease) = (number_of(message.id), message.lease());
+        self.lives[life].running.remove(&n);
+        let Some(run) = self.runs.get_mut(&lease) else { return };
+        run.ended = at;
+        let begun = run.begun;
+        if let Some(call) = run.calls.iter_mut().rfind(|(name, ended)| *name == handler && ended.is_none()) {
+            call.1 = Some(ended);
+        }
+        if ended == Ended::Ok
+            && let Some(row) = self.rows.get_mut(&n).filter(|row| row.seq == lease.item.get())
+        {
+            row.succeeded.insert(handler, lease.epoch);
+        }
+        let facts = &self.lives[life];
+        let most = facts.timeout + facts.cancel_grace + 100;
+        if self.faultless && at - begun > most {
+            self.object(format!(
+                "message {n} was with its handlers for {} ms, and {most} are allowed",
+                at - begun
+            ));
+        }
+    }
+
+    // The end
+
+    /// I12, and that the table is what the audit thinks it is.
+    pub(super) fn finish(&mut self, records: &[Record]) {
+        let there: BTreeMap<usize, &Record> =
+            records.iter().map(|record| (number_of(record.message.id), record)).collect();
+        for (n, record) in &there {
+            match self.rows.get(n) {
+                None => return self.object(format!("I2: message {n} is there, and was never committed")),
+                Some(row) if row.state != Some(record.state) || row.epoch != record.message.epoch => {
+                    let (state, epoch, there) = (row.state, row.epoch, record.state);
+                    return self
+                        .object(format!("I12: message {n} should be {state:?}/{epoch}, and is {there}"));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some((n, row)) =
+            self.rows.iter().find(|(n, row)| row.state.is_some() && !there.contains_key(n))
+        {
+            let why = format!("I12: message {n} was {:?}, and is not there", row.state);
+            self.object(why);
+        }
+    }
+
+    /// What is not over, and not excused by what stands before it in its key, or by having no handler: I11.
+    pub(super) fn unfinished(&self, records: &[Record]) -> Option<usize> {
+        let mut blocked: BTreeSet<&str> = BTreeSet::new();
+        for record in records {
+            let n = number_of(record.message.id);
+            let key = record.message.key.as_deref();
+            let over = matches!(record.state, State::Done | State::Dead);
+            let nobodys =
+                handlers_of(self.scripts[n].topic).is_empty() && record.message.expires_at.is_none();
+            let excused = over
+                || (nobodys && record.state == State::Ready)
+                || key.is_some_and(|key| blocked.contains(key));
+            if !excused || (over && record.parked) {
+                return Some(n);
+            }
+            if let Some(key) = key.filter(|_| !over || record.holds_key()) {
+                blocked.insert(key);
+            }
+        }
+        None
+    }
+}
+
+/// Rule 13, said once more: the audit does not ask the code that it audits.
+pub(super) fn costs_attempt(class: FailureClass) -> bool {
+    !matches!(class, FailureClass::Infrastructure | FailureClass::Unroutable)
+}
+
+fn is_abandon(outcome: &Outcome, class: FailureClass) -> bool {
+    matches!(outcome, Outcome::Abandon { failure, .. } if failure.class() == class)
+}
+
+/// What was never started may only be given back, or put off because its last delivery is still under way.
+fn unstarted(outcome: &Outcome) -> Result<(), String> {
+    match outcome {
+        Outcome::Release | Outcome::Defer { .. } => Ok(()),
+        _ => Err("no handler had it".to_owned()),
+    }
+}
+
+#[cfg(test)]
+#[path = "audit_tests.rs"]
+mod tests;
