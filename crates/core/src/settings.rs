@@ -223,6 +223,9 @@ settings! {
     batch: u32 = 200, 1, 10_000;
     /// The most outcomes of one settlement.
     settle_batch: u32 = 500, 1, 10_000;
+    /// Settlements that nobody waits for, and that are not full, follow each other no more closely than this; what was
+    /// delivered since the last one comes again after a crash. 0 settles at once.
+    settle_interval: Duration = ms(50), ms(0), secs(10);
     /// How long a message is owned without being renewed, and so how long a crash hides it.
     lease: Duration = secs(30), ms(100), secs(DAY);
     /// The shortest pause between two claims that are not full.
@@ -259,11 +262,11 @@ settings! {
     /// Whether other processes are told about new messages, where the database has a way.
     notify: bool = true;
     /// When messages are taken back whose lease has run out.
-    reap: Schedule = Schedule::every(secs(5));
+    reap: Schedule = Schedule::every(secs(10));
     /// When messages are given up that nobody claimed before their expiry.
-    expire: Schedule = Schedule::every(secs(30));
+    expire: Schedule = Schedule::every(secs(60));
     /// When messages behind a dead one with the policy park are set aside.
-    park: Schedule = Schedule::every(secs(30));
+    park: Schedule = Schedule::every(secs(60));
     /// When messages are removed, or archived, whose retention is over.
     prune: Schedule = Schedule::every(secs(300));
     /// When the queue is measured for metrics and for warnings about topics that nobody handles here.

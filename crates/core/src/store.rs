@@ -346,6 +346,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// # Behavior
     /// - The answer is yes if the job never had a turn, or its last turn is before the one that is asked for; the turn is
     ///   then taken. See [`Turn`].
+    /// - A last turn more than a minute in the future does not count: the database's clock was put back.
     async fn turn(&self, job: &str, turn: Turn) -> Result<bool>;
 
     /// Where the messages are, for people to read in logs; without any secret.

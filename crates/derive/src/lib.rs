@@ -111,6 +111,9 @@ mod tests {
     fn generics_are_kept() {
         let source = r#"#[event(topic = "a")] struct A<T: Clone>(T) where T: Send;"#;
         let code = implement(&syn::parse_str(source).expect("it is Rust")).expect("it is right").to_string();
-        assert!(code.contains("impl < T : Clone > :: posthaste :: Event for A < T > where T : Send"), "{code}");
+        assert!(
+            code.contains("impl < T : Clone > :: posthaste :: Event for A < T > where T : Send"),
+            "{code}"
+        );
     }
 }

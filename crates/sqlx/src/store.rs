@@ -429,6 +429,10 @@ impl<D: Dialect> Store for SqlStore<D> {
             match row::message(row) {
                 Ok(message) => messages.push(message),
                 Err(error) => {
+                    tracing::error!(
+                        message_id = row.id(2).ok().map(tracing::field::display), store = %self.name(), %error,
+                        "a message cannot be decoded and is dead"
+                    );
                     let failure = Failure::permanent(format!("cannot be decoded: {error}"));
                     spoiled.push(Settlement::new(row::lease(row)?, Outcome::Fail { failure }));
                 }

@@ -25,6 +25,7 @@ struct Counts {
     calls: BTreeMap<&'static str, u64>,
     failing: BTreeMap<&'static str, u64>,
     largest_claim: usize,
+    answered_claims: u64,
 }
 
 impl<S> Counting<S> {
@@ -56,6 +57,11 @@ impl<S> Counting<S> {
     /// How many messages the largest claim returned.
     pub fn largest_claim(&self) -> usize {
         self.counts.lock().unwrap().largest_claim
+    }
+
+    /// How many claims were answered: what is enqueued after one of them is not in it.
+    pub fn answered_claims(&self) -> u64 {
+        self.counts.lock().unwrap().answered_claims
     }
 
     /// Lets the next so many calls of this operation fail, as if the database could not be reached.
@@ -93,6 +99,7 @@ impl<S: Store> Store for Counting<S> {
         let claimed = self.store.claim(request).await?;
         let mut counts = self.counts.lock().unwrap();
         counts.largest_claim = counts.largest_claim.max(claimed.len());
+        counts.answered_claims += 1;
         Ok(claimed)
     }
 

@@ -43,10 +43,10 @@ macro_rules! runtime_suite {
                 cold_is_not_starved,
                 the_hot_queue_is_bounded;
             costs:
-                a_thousand_hot_messages,
-                a_thousand_hot_transactions,
+                slow_thousand_hot_messages,
+                slow_thousand_hot_transactions,
                 a_thousand_cold_messages,
-                a_thousand_while_publishing,
+                slow_thousand_while_publishing,
                 slow_idle_is_quiet;
             drain:
                 everything_due_and_what_comes_of_it,
@@ -57,6 +57,7 @@ macro_rules! runtime_suite {
                 a_loop_goes_on,
                 nothing_new_while_settling_fails,
                 a_spoiled_row_stops_nothing,
+                a_spoiled_row_is_logged,
                 another_process_takes_over;
             handlers:
                 in_their_order,

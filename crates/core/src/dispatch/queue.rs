@@ -29,14 +29,20 @@ impl Waiting {
         self.message.lease()
     }
 
-    /// Whether it lost a lease before, and must run alone.
-    pub(crate) fn is_suspect(&self) -> bool {
-        self.message.lease_losses > 0
+    /// Whether it must run alone.
+    pub(crate) fn runs_alone(&self) -> bool {
+        runs_alone(&self.message)
     }
 
     pub(crate) fn path(&self) -> &'static str {
         if self.slot.is_some() { "hot" } else { "cold" }
     }
+}
+
+/// Whether a message must run alone. Who lost one lease was perhaps only waiting in a process that died; who lost two may
+/// well be the one that kills.
+pub(crate) fn runs_alone(message: &Message) -> bool {
+    message.lease_losses > 1
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +100,11 @@ impl Queue {
     pub(crate) fn drain(&mut self) -> Vec<Waiting> {
         self.cold_bytes = 0;
         self.hot.drain(..).chain(self.cold.drain(..)).collect()
+    }
+
+    /// Whether one is among them that must run alone. Only claims bring one in, and only one that found nothing else.
+    pub(crate) fn has_loner(&self) -> bool {
+        self.cold.iter().any(Waiting::runs_alone)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

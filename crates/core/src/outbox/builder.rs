@@ -189,6 +189,9 @@ impl<S: Store> OutboxBuilder<S> {
         batch: u32;
         /// The most outcomes of one settlement: 1 to 10,000. Default: 500.
         settle_batch: u32;
+        /// How closely settlements follow each other that nobody waits for, and that are not full: up to 10 s; 0 settles at
+        /// once. What was delivered since the last one comes again after a crash. Default: 50 ms.
+        settle_interval: Duration;
         /// How long a message is owned without being renewed, and so how long a crash hides it: 100 ms to 24 h.
         /// Default: 30 s.
         lease: Duration;
@@ -200,11 +203,11 @@ impl<S: Store> OutboxBuilder<S> {
         shutdown_grace: Duration;
         /// For how long a message may fail without a break because something is down; none is for ever. Default: 24 h.
         outage_limit: Option<Duration>;
-        /// When messages are taken back whose lease has run out. Default: every 5 s.
+        /// When messages are taken back whose lease has run out. Default: every 10 s.
         reap: Schedule;
-        /// When messages are given up that nobody claimed before their expiry. Default: every 30 s.
+        /// When messages are given up that nobody claimed before their expiry. Default: every minute.
         expire: Schedule;
-        /// When messages behind a dead one with the policy park are set aside. Default: every 30 s.
+        /// When messages behind a dead one with the policy park are set aside. Default: every minute.
         park: Schedule;
         /// When messages are removed, or archived, whose retention is over. Default: every 5 min.
         prune: Schedule;

@@ -7,4 +7,6 @@ where coalesce(timestamptz 'epoch' + $3::bigint * interval '1 microsecond' <= st
 on conflict (name) do update set at = excluded.at
 where case when $3::bigint is null then j.at + $2::bigint * interval '1 microsecond' <= statement_timestamp()
            else j.at < excluded.at end
+   -- The clock was put back. A minute, because who waited for this row may be a little behind.
+   or j.at > statement_timestamp() + interval '1 minute'
 returning true

@@ -6,4 +6,6 @@ select ?1, coalesce(?3, cast(unixepoch('subsec') * 1000000 as integer))
 where coalesce(?3 <= cast(unixepoch('subsec') * 1000000 as integer), true)
 on conflict (name) do update set at = excluded.at
 where case when ?3 is null then j.at + ?2 <= cast(unixepoch('subsec') * 1000000 as integer) else j.at < excluded.at end
+   -- The clock was put back. A minute, because who waited for the write lock may be a little behind.
+   or j.at > cast(unixepoch('subsec') * 1000000 as integer) + 60000000
 returning 1

@@ -3,7 +3,7 @@
 //! Pure. The business rows are the truth about what was committed; the journal is the truth about what was handed to
 //! handlers. Every check names the first violation that it finds.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 const DONE: u32 = 2;
 const DEAD: u32 = 3;
@@ -57,6 +57,8 @@ pub struct Allowed {
     pub faults: BTreeMap<String, u64>,
     /// How many handlers a process runs at a time.
     pub concurrency: u64,
+    /// How many messages of a process may have been handled and not be settled yet.
+    pub unsettled: u64,
     /// Whether messages may have lost leases.
     pub lease_losses: bool,
     /// What becomes of messages of a topic; all others are done without an attempt charged.
@@ -107,7 +109,7 @@ impl Picture {
             deliveries: self.deliveries.len(),
             faults,
             duplicates,
-            bound: faults * 2 * allowed.concurrency,
+            bound: faults * (allowed.concurrency + allowed.unsettled),
             most_of_one,
         })
     }
@@ -214,8 +216,8 @@ impl Picture {
     }
 
     /// I5: an attempt was delivered more than once only if a process that had begun it met with a fault, and each fault
-    /// explains no more than what was under way: as many as handlers run at a time, and as many that had finished and
-    /// were about to be settled.
+    /// explains no more than what was under way: as many as handlers run at a time, and what had been handled and was about
+    /// to be settled.
     pub fn bounded_duplicates(&self, allowed: &Allowed) -> Verdict<(u64, u64)> {
         let mut attempts: BTreeMap<(&str, u32), Vec<&Delivered>> = BTreeMap::new();
         for one in &self.deliveries {
@@ -240,12 +242,12 @@ impl Picture {
         let mut total = 0;
         for (process, (all, under_way)) in &caused {
             let faults = allowed.faults[*process];
-            let most = faults * allowed.concurrency;
-            if *under_way > most || *all > 2 * most {
+            let (most_running, most_unsettled) = (faults * allowed.concurrency, faults * allowed.unsettled);
+            if *under_way > most_running || *all > most_running + most_unsettled {
                 return Err(format!(
-                    "{process} caused {all} duplicates, {under_way} of them unfinished, by {faults} faults with {} \
-                     handlers",
-                    allowed.concurrency
+                    "{process} caused {all} duplicates, {under_way} of them unfinished, by {faults} faults; a fault \
+                     explains {} and {}",
+                    allowed.concurrency, allowed.unsettled
                 ));
             }
             total += all;
@@ -253,10 +255,13 @@ impl Picture {
         Ok((total, caused.values().map(|(all, _)| *all).max().unwrap_or(0)))
     }
 
-    /// Which messages lost leases, and how many.
-    pub fn suspects(&self) -> BTreeSet<(String, u32)> {
-        let lost = self.rows.iter().filter(|row| row.lease_losses > 0);
-        lost.map(|row| (row.id.clone(), row.lease_losses)).collect()
+    /// How many messages lost how many leases.
+    pub fn suspects(&self) -> BTreeMap<u32, usize> {
+        let mut suspects = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row.lease_losses > 0) {
+            *suspects.entry(row.lease_losses).or_default() += 1;
+        }
+        suspects
     }
 }
 
@@ -298,7 +303,7 @@ mod tests {
         let orders = rows.iter().map(|row| row.id.clone()).collect();
         let ledger = Ledger { committed: vec!["m1".to_owned()], refused: vec!["m9".to_owned()] };
         let ends = [("flaky", End { dead: None, attempts: 1, lease_losses: None, error: "no" })];
-        let allowed = Allowed { concurrency: 1, ends: ends.into(), ..Allowed::default() };
+        let allowed = Allowed { concurrency: 1, unsettled: 1, ends: ends.into(), ..Allowed::default() };
         (Picture { orders, rows, deliveries }, ledger, allowed)
     }
 

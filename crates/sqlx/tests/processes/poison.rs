@@ -8,30 +8,34 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::base::Base;
-use crate::case::{Case, allowed, eventually, on, settings_with};
+use crate::case::{CONCURRENCY, Case, allowed, eventually, on, settings_with};
 use crate::check::{Allowed, End, Row};
 use crate::children::Worker;
 
+const SETTLE_BATCH: u64 = 10;
+
 on! {
     postgres: slow_tame = super::tame, slow_stall = super::stall, slow_grace = super::grace,
-        slow_abort = super::abort, slow_overflow = super::overflow;
+        slow_abort = super::abort, slow_abort_in_a_crowd = super::abort_in_a_crowd, slow_overflow = super::overflow;
     mysql: slow_tame = super::tame, slow_stall = super::stall, slow_grace = super::grace,
-        slow_abort = super::abort;
+        slow_abort = super::abort, slow_abort_in_a_crowd = super::abort_in_a_crowd;
     sqlite: slow_tame = super::tame, slow_stall = super::stall, slow_grace = super::grace,
-        slow_abort = super::abort, slow_overflow = super::overflow;
+        slow_abort = super::abort, slow_abort_in_a_crowd = super::abort_in_a_crowd, slow_overflow = super::overflow;
 }
 
-/// Twenty innocents, and the guilty ones in their midst.
-fn topics(guilty: &[&'static str]) -> Vec<&'static str> {
-    let innocents = ["work"; 10];
+/// So many innocents on both sides, and the guilty ones in their midst.
+fn topics(guilty: &[&'static str], innocents: usize) -> Vec<&'static str> {
+    let innocents = vec!["work"; innocents];
     [&innocents[..], guilty, &innocents[..]].concat()
 }
 
-fn start<D: Base>(case: &Case<D>, name: &str) -> Worker {
+fn start<D: Base>(case: &Case<D>, name: &str, work_ms: u64) -> Worker {
     case.worker_with(name, |orders| {
         orders.silent = true;
+        orders.work_ms = work_ms;
         orders.settings = settings_with(&json!({
             "lease": "500ms", "reap": "250ms", "handler_timeout": "300ms", "cancel_grace": "100ms", "max_attempts": 3,
+            "settle_batch": SETTLE_BATCH,
         }));
     })
 }
@@ -46,8 +50,8 @@ async fn tame<D: Base>(case: &Case<D>) {
         ("deaf", end(1, 3, "[BUSINESS] the handler took longer than 300ms")),
         ("loop", end(4, 0, "[BUSINESS] the handler blocked its thread for longer than 300ms")),
     ]);
-    let ledger = case.publish(&topics(&["panic", "pending", "deaf", "loop"])).await;
-    let mut worker = start(case, "a0");
+    let ledger = case.publish(&topics(&["panic", "pending", "deaf", "loop"], 10)).await;
+    let mut worker = start(case, "a0", 80);
     case.drained(Duration::from_secs(15)).await;
     assert!(worker.ended().is_none(), "the worker lives");
     case.check("poison", &ledger, &allowed).await;
@@ -64,7 +68,7 @@ async fn stall<D: Base>(case: &Case<D>) {
     let error = "[BUSINESS] the handler blocked its thread for longer than 300ms";
     allowed.ends.insert("loop", End { dead: Some(4), attempts: 0, lease_losses: Some(0), error });
     let mut ledger = case.publish(&["work"]).await;
-    let mut worker = start(case, "a0");
+    let mut worker = start(case, "a0", 80);
     for topics in [vec![], vec!["loop"], vec!["loop"], vec!["work"; 20]] {
         let more = case.publish(&topics).await;
         case.drained(Duration::from_secs(5)).await;
@@ -93,33 +97,43 @@ async fn grace<D: Base>(case: &Case<D>) {
 }
 
 async fn abort<D: Base>(case: &Case<D>) {
-    deadly(case, "abort").await;
+    deadly(case, "abort", 10, 80).await;
 }
 
 async fn overflow<D: Base>(case: &Case<D>) {
-    deadly(case, "overflow").await;
+    deadly(case, "overflow", 10, 80).await;
+}
+
+/// With a backlog of quick ones the worker claims far ahead, and many lose their lease with the guilty one.
+async fn abort_in_a_crowd<D: Base>(case: &Case<D>) {
+    deadly(case, "abort", 1_000, 5).await;
 }
 
 /// One that kills the process: dead as a crash suspect after exactly five lost leases, and so five deaths.
-async fn deadly<D: Base>(case: &Case<D>, topic: &'static str) {
-    let mut allowed = Allowed { lease_losses: true, ..allowed() };
+async fn deadly<D: Base>(case: &Case<D>, topic: &'static str, innocents: usize, work_ms: u64) {
+    // What is gathered before handlers have to wait is four batches, and one is under way.
+    let mut allowed = Allowed { lease_losses: true, unsettled: 5 * SETTLE_BATCH + CONCURRENCY, ..allowed() };
     allowed
         .ends
         .insert(topic, End { dead: Some(7), attempts: 0, lease_losses: Some(5), error: "crash suspect" });
-    let ledger = case.publish(&topics(&[topic])).await;
+    let ledger = case.publish(&topics(&[topic], innocents)).await;
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut deaths = 0;
-    let mut worker = start(case, "a0");
+    let start = |name: &str| start(case, name, work_ms);
+    let mut worker = start("a0");
     while case.journal.backlog().await.unwrap() > 0 {
         assert!(Instant::now() < deadline, "not over after {deaths} deaths");
         if let Some(status) = worker.ended() {
             assert!(!status.success() && status.code().is_none(), "it died of something else: {status}");
             deaths += 1;
             allowed.faults.insert(worker.name.clone(), 1);
-            worker = start(case, &format!("a{deaths}"));
+            worker = start(&format!("a{deaths}"));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(deaths, 5);
     case.check(topic, &ledger, &allowed).await;
+    // Whoever lost two leases with the guilty one runs alone from then on, and loses no other.
+    let suspects = case.journal.picture().await.suspects();
+    assert!(suspects.keys().all(|losses| [1, 2, 5].contains(losses)) && suspects[&5] == 1, "{suspects:?}");
 }

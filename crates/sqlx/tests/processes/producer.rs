@@ -86,7 +86,7 @@ impl<D: Base> Producer<D> {
             _ => "work",
         };
         let mut message = NewMessage::bytes(topic, vec![b'x'; 512]);
-        if n % 2 == 0 && topic != "doomed" {
+        if n.is_multiple_of(2) && topic != "doomed" {
             message = message.key(format!("p{}k{}", self.task, n / 2 % 10));
         }
         if let Some(dedup) = dedup {

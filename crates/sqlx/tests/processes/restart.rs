@@ -70,7 +70,8 @@ async fn restarts<D: Base>(case: &Case<D>, server: &mut Server) {
     let mut allowed = allowed();
     allowed.lease_losses = true;
     let mut back = Vec::new();
-    for signal in [server.recipe().fast, server.recipe().immediate] {
+    let (fast, immediate) = (server.recipe().fast, server.recipe().immediate);
+    for signal in [fast, immediate, fast, immediate] {
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.restart(signal).await;
         for worker in &workers {

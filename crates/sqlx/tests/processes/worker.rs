@@ -132,9 +132,9 @@ async fn produce<D: Base>(
         D::run(&mut tx, "rollback to savepoint here".to_owned()).await?;
     }
     if n % 7 == 3 {
-        tx.rollback().await?
+        tx.rollback().await?;
     } else {
-        tx.commit().await?
+        tx.commit().await?;
     }
     Ok(())
 }
@@ -153,6 +153,10 @@ async fn handle<D: Base>(message: Arc<Message>, Shared(desk): Shared<Desk<D>>) -
         return handled();
     }
     desk.journal.begin(&message).await.map_err(outage)?;
+    if matches!(message.topic.as_str(), "abort" | "overflow") {
+        // Time enough for the dispatcher to claim what would die with it, if it did.
+        tokio::time::sleep(desk.work).await;
+    }
     match message.topic.as_str() {
         "flaky" if message.attempts == 0 => return Err("not at the first attempt".into()),
         "doomed" => return Err(HandlerError::dead("never")),

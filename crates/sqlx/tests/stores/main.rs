@@ -12,6 +12,7 @@ mod refusals;
 mod round_trips;
 mod schema;
 mod transactions;
+mod turns;
 mod wakeup;
 
 mod postgres {

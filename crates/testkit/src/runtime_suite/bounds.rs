@@ -161,8 +161,9 @@ pub async fn looking_adapts<F: Fixture>(scene: &Scene<F>) {
     let begin = std::time::Instant::now();
     let running = run(&outbox);
     eventually("it looked ten times", async || store.calls("claim") >= 10).await;
-    // 10 + 20 + 40 + 6 × 80, less a quarter at the most, because the pauses vary.
-    assert!(begin.elapsed() >= ms(410), "{:?}", begin.elapsed());
+    // 10 + 20 + 40 + 6 × 80, less a quarter at the most, because the pauses vary, and less if a store's own signal has
+    // woken it in between. Without adapting it would be 90.
+    assert!(begin.elapsed() >= ms(250), "{:?}", begin.elapsed());
     let id = outbox.enqueue(draft("t")).await.unwrap().id();
     becomes(store.inner(), id, State::Done).await;
     running.stop().await;
@@ -245,7 +246,7 @@ pub async fn the_hot_queue_is_bounded<F: Fixture>(scene: &Scene<F>) {
     let builder = outbox(store.clone(), hot_only()).workers(1).hot_capacity(10);
     let outbox = builder.on_topic("t", journal.gated("t", &gate)).build().await.unwrap();
     let running = run(&outbox);
-    eventually("the cold path has looked", async || store.calls("claim") == 1).await;
+    eventually("the cold path has looked", async || store.answered_claims() == 1).await;
     for _ in 0..3 {
         let mut tx = outbox.begin().await.unwrap();
         tx.publish_all(drafts("t", 20)).await.unwrap();

@@ -6,7 +6,7 @@ use posthaste_core::{Store as _, Transactions};
 use tokio::time::Instant;
 
 use super::Scene;
-use super::support::{Journal, done, drafts, eventually, ms, outbox, run, settings};
+use super::support::{Journal, done, drafts, eventually, hot_only, ms, outbox, run};
 use crate::{Counting, Fixture};
 
 /// Calls that a message does not pay for by being published.
@@ -17,12 +17,11 @@ fn others<S: Transactions>(store: &Counting<S>) -> u64 {
 }
 
 /// HOT-003, performance 4: a thousand hot messages of one transaction take a thousand inserts and at most 20 other calls.
-pub async fn a_thousand_hot_messages<F: Fixture>(scene: &Scene<F>) {
+pub async fn slow_thousand_hot_messages<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
-    let outbox =
-        outbox(store.clone(), Default::default()).on_topic("t", journal.noting("t")).build().await.unwrap();
+    let outbox = outbox(store.clone(), hot_only()).on_topic("t", journal.noting("t")).build().await.unwrap();
     let running = run(&outbox);
-    eventually("the cold path has looked", async || store.calls("claim") >= 1).await;
+    eventually("the cold path has looked", async || store.answered_claims() >= 1).await;
     store.reset();
     let mut tx = outbox.begin().await.unwrap();
     for message in drafts("t", 1_000) {
@@ -36,12 +35,11 @@ pub async fn a_thousand_hot_messages<F: Fixture>(scene: &Scene<F>) {
 }
 
 /// HOT-003, performance 4: so do a thousand transactions, if they come as fast as they can from several tasks.
-pub async fn a_thousand_hot_transactions<F: Fixture>(scene: &Scene<F>) {
+pub async fn slow_thousand_hot_transactions<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
-    let outbox =
-        outbox(store.clone(), Default::default()).on_topic("t", journal.noting("t")).build().await.unwrap();
+    let outbox = outbox(store.clone(), hot_only()).on_topic("t", journal.noting("t")).build().await.unwrap();
     let running = run(&outbox);
-    eventually("the cold path has looked", async || store.calls("claim") >= 1).await;
+    eventually("the cold path has looked", async || store.answered_claims() >= 1).await;
     store.reset();
     let begin = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -62,8 +60,9 @@ pub async fn a_thousand_hot_transactions<F: Fixture>(scene: &Scene<F>) {
     let took = begin.elapsed();
     running.stop().await;
     assert_eq!((journal.count(), store.calls("insert")), (1_000, 1_000));
-    // However long publishing takes, settling does not follow every commit.
-    assert!(others(&store) <= 20 + took.as_secs() * 100, "{:?} in {took:?}", store.all());
+    // However long publishing takes, settling does not follow every commit: there is one every 50 ms.
+    let most = 20u64.max(2 + u64::try_from(took.as_millis()).unwrap() / 50);
+    assert!(others(&store) <= most, "{:?} in {took:?}", store.all());
 }
 
 /// HOT-013, HOT-014, performance 4: a thousand messages that wait in the table take at most 40 calls.
@@ -82,12 +81,12 @@ pub async fn a_thousand_cold_messages<F: Fixture>(scene: &Scene<F>) {
 
 /// HOT-013, HOT-014, performance 4: nor does it take more than 40 while they are being published flat out, in transactions
 /// of the user's own.
-pub async fn a_thousand_while_publishing<F: Fixture>(scene: &Scene<F>) {
+pub async fn slow_thousand_while_publishing<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox =
         outbox(store.clone(), Default::default()).on_topic("t", journal.noting("t")).build().await.unwrap();
     let running = run(&outbox);
-    eventually("the cold path has looked", async || store.calls("claim") >= 1).await;
+    eventually("the cold path has looked", async || store.answered_claims() >= 1).await;
     store.reset();
     let begin = Instant::now();
     let fixture = &scene.fixture;
@@ -113,10 +112,9 @@ pub async fn slow_idle_is_quiet<F: Fixture>(scene: &Scene<F>) {
     eventually("it has settled down", async || store.calls("claim") >= 8).await;
     store.reset();
     let begin = Instant::now();
-    tokio::time::sleep(ms(5_000)).await;
+    tokio::time::sleep(ms(15_000)).await;
     let (calls, took) = (others(&store), begin.elapsed());
     running.stop().await;
     // Rounded up, and one that was due when counting began.
     assert!(calls <= took.as_millis().div_ceil(500) as u64 + 1, "{:?} in {took:?}", store.all());
-    let _ = settings();
 }

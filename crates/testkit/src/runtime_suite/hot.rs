@@ -13,7 +13,7 @@ use crate::{Counting, Fixture};
 
 /// Waits until the cold path has had its one look.
 async fn has_looked<S: Transactions>(store: &Counting<S>) {
-    eventually("the cold path has looked", async || store.calls("claim") == 1).await;
+    eventually("the cold path has looked", async || store.answered_claims() == 1).await;
 }
 
 /// HOT-002, 18.1: a transaction that is rolled back, or dropped, leaves no row and delivers nothing.

@@ -12,7 +12,7 @@ use posthaste_core::{
 
 use super::Scene;
 use super::support::{
-    Gate, HOUR, Journal, MINUTE, becomes, done, draft, eventually, ms, outbox, record, run, settings,
+    Blocker, Gate, HOUR, Journal, MINUTE, becomes, done, draft, eventually, ms, outbox, record, run, settings,
 };
 use crate::Fixture;
 
@@ -317,14 +317,12 @@ pub async fn too_slow_is_failed<F: Fixture>(scene: &Scene<F>) {
 /// F-10, F-11: a handler that blocks its thread cannot be stopped; its message is dead, and the others go on.
 pub async fn a_blocked_thread<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
-    let release = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let blocked = std::sync::Arc::clone(&release);
+    let blocker = Blocker::new();
+    let block = blocker.block();
     let blocking = move |_: Message| {
-        let release = std::sync::Arc::clone(&blocked);
+        let block = block.clone();
         async move {
-            while !release.load(std::sync::atomic::Ordering::Acquire) {
-                std::thread::sleep(ms(5));
-            }
+            block();
             HandlerResult::Ok(())
         }
     };
@@ -347,7 +345,7 @@ pub async fn a_blocked_thread<F: Fixture>(scene: &Scene<F>) {
     }
     done(outbox.store(), 5).await;
     assert_eq!(journal.most(), 1, "the blocked one still takes one of two places");
-    release.store(true, std::sync::atomic::Ordering::Release);
+    drop(blocker);
     running.stop().await;
     assert_eq!(outbox.store().stats().await.unwrap().dead.value, 1);
 }

@@ -101,6 +101,7 @@ pub async fn nothing_leaks<F: Fixture>(scene: &Scene<F>) {
         .await
         .unwrap();
     let running = run(&outbox);
+    eventually("the outbox has looked", async || store.calls("claim") >= 1).await;
     for operation in ["claim", "settle", "renew", "reap", "stats"] {
         store.fail(operation, 1);
     }

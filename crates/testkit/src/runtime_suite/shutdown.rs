@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::Scene;
 use super::support::{
-    Gate, Journal, becomes, draft, drafts, eventually, ms, outbox, record, records, run, settings, state,
+    Blocker, Gate, Journal, becomes, draft, drafts, eventually, ms, outbox, record, records, run, settings,
+    state,
 };
 use crate::{Counting, Fixture};
 
@@ -89,14 +90,12 @@ pub async fn the_deaf_do_not_hold_it_up<F: Fixture>(scene: &Scene<F>) {
 /// HOT-019, F-11: nor does one that blocks its thread.
 pub async fn a_blocked_thread_does_not_hold_it_up<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
-    let release = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let blocked = std::sync::Arc::clone(&release);
+    let blocker = Blocker::new();
+    let block = blocker.block();
     let handler = journal.handler("t", move |_| {
-        let release = std::sync::Arc::clone(&blocked);
+        let block = block.clone();
         async move {
-            while !release.load(std::sync::atomic::Ordering::Acquire) {
-                std::thread::sleep(ms(5));
-            }
+            block();
             Ok(())
         }
     });
@@ -109,7 +108,7 @@ pub async fn a_blocked_thread_does_not_hold_it_up<F: Fixture>(scene: &Scene<F>) 
     let begin = Instant::now();
     running.stop().await;
     assert!(begin.elapsed() <= ms(2_100) + SLACK, "{:?}", begin.elapsed());
-    release.store(true, std::sync::atomic::Ordering::Release);
+    drop(blocker);
     let record = record(outbox.store(), id).await;
     assert_eq!((record.state, record.message.attempts), (State::Ready, 0));
 }

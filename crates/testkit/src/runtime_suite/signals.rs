@@ -94,6 +94,7 @@ pub async fn every_metric_counts<F: Fixture>(scene: &Scene<F>) {
         .await
         .unwrap();
     let running = run(&outbox);
+    eventually("the outbox has looked", async || store.calls("claim") >= 1).await;
     outbox.enqueue_all([draft("good"), draft("bad"), draft("unknown"), draft("unknown")]).await.unwrap();
     let mut tx = outbox.begin().await.unwrap();
     tx.publish(draft("good")).await.unwrap();

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -150,7 +150,7 @@ impl Journal {
 
     /// A handler begins; it ends when the answer is dropped.
     pub(crate) fn enter(self: &Arc<Self>, handler: &'static str, message: &Message) -> Stay {
-        let (id, suspect) = (message.id, message.lease_losses > 0);
+        let (id, suspect) = (message.id, message.lease_losses > 1);
         {
             let mut inside = self.inside.lock().unwrap();
             if inside.now > 0 && (suspect || inside.suspects > 0) {
@@ -276,6 +276,41 @@ impl Gate {
     /// Lets all through from now on.
     pub(crate) fn open(&self) {
         self.let_through(1_000_000);
+    }
+}
+
+/// Blocks the threads of handlers for as long as it lives, which is not longer than its case.
+pub(crate) struct Blocker(Arc<AtomicBool>);
+
+impl Blocker {
+    pub(crate) fn new() -> Self {
+        let blocking = Arc::new(AtomicBool::new(true));
+        let (beating, runtime) = (Arc::clone(&blocking), tokio::runtime::Handle::current());
+        // A thread that is blocked may be the one that minds the clock for the whole runtime; in a program that does
+        // anything at all, the next thread that wakes up takes over.
+        std::thread::spawn(move || {
+            while beating.load(Ordering::Acquire) {
+                runtime.spawn(async {});
+                std::thread::sleep(ms(5));
+            }
+        });
+        Self(blocking)
+    }
+
+    /// What a handler does that blocks its thread.
+    pub(crate) fn block(&self) -> impl Fn() + Clone + Send + Sync + 'static {
+        let blocking = Arc::clone(&self.0);
+        move || {
+            while blocking.load(Ordering::Acquire) {
+                std::thread::sleep(ms(5));
+            }
+        }
+    }
+}
+
+impl Drop for Blocker {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -295,15 +295,14 @@ impl Audit {
     }
 
     /// The waiting messages of a process, as far as they can be seen from outside.
-    pub(super) fn received(&mut self, life: Life, leases: impl Iterator<Item = Lease>) {
+    pub(super) fn received(&mut self, life: Life, messages: &[Message]) {
         let facts = &mut self.lives[life];
-        // What is under way here already does not wait: it is put off.
-        let under_way: BTreeSet<usize> = facts.running.clone();
-        let waits = |lease: &Lease| self.items.get(&lease.item.get()).is_none_or(|n| !under_way.contains(n));
-        for lease in leases {
-            facts.known.insert(lease);
-            if waits(&lease) {
-                facts.waiting.insert(lease);
+        for message in messages {
+            facts.known.insert(message.lease());
+            // What is under way here already, or is a suspect while another one runs, does not wait: it is put off.
+            let put_off = message.lease_losses > 0 || facts.running.contains(&number_of(message.id));
+            if !put_off {
+                facts.waiting.insert(message.lease());
             }
         }
         let (count, most) = (facts.waiting.len(), facts.capacity);

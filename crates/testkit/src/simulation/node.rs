@@ -108,7 +108,12 @@ impl Node {
         world.state().audit.stopping(life);
         self.close();
         self.shutdown.begin();
+        let being = Arc::clone(&self.being);
         let fine = self.over().await.is_ok();
+        if being.is_dead() {
+            // A message killed it on the way.
+            return;
+        }
         world.log(What::Stopped { life, fine });
         let took = world.now() - began;
         let mut state = world.state();
@@ -209,6 +214,7 @@ impl Call {
         match step.act {
             Act::Kill => {
                 world.hit("handler: killed its process");
+                world.state().audit.gone(self.being.life);
                 self.being.die();
                 self.being.killed.notify_one();
                 std::future::pending::<()>().await;

@@ -249,7 +249,7 @@ impl Plan {
             settings.unroutable_delay = ms(retry_base * 2);
             settings.outage_limit = outage_limit;
             settings.handler_timeout = ms(timeout);
-            settings.cancel_grace = ms(rng.u64(50..3_000));
+            settings.cancel_grace = ms(rng.u64(50..6_000));
             settings.shutdown_grace = ms(rng.u64(0..5_000));
             settings.keep_done_for = ms(rng.u64(0..10_000));
             settings.keep_dead_for = rng.bool().then(|| ms(rng.u64(2_000..10_000)));

@@ -147,7 +147,7 @@ pub(super) async fn fate(world: Arc<World>, kind: Fault) {
             }
             Fault::ClockForward | Fault::ClockBack => {
                 // An hour, now and then; for liveness nothing that would have to be waited for.
-                let jump = if random % 4 == 0 { 3_600_000 } else { random % 5_000 };
+                let jump = if random.is_multiple_of(4) { 3_600_000 } else { random % 5_000 };
                 let forward = kind == Fault::ClockForward;
                 let jump = if forward || !world.plan.liveness { jump } else { jump.min(1_000) };
                 let jump = i64::try_from(jump).unwrap_or_default();
@@ -163,7 +163,7 @@ pub(super) async fn fate(world: Arc<World>, kind: Fault) {
 async fn operate(world: &Arc<World>, random: u64) {
     let Some(door) = world.doors.lock().unwrap().iter().flatten().next().cloned() else { return };
     world.fault(Fault::Operator, None, world.now());
-    let state = if random % 3 == 0 { State::Ready } else { State::Dead };
+    let state = if random.is_multiple_of(3) { State::Ready } else { State::Dead };
     let records = world.records().await;
     let ids: Vec<MessageId> =
         records.iter().filter(|record| record.state == state).map(|record| record.message.id).collect();

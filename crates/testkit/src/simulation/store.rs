@@ -149,9 +149,9 @@ impl SimStore {
             let longest = plan.nodes.iter().map(|node| node.lease.as_millis()).max().unwrap_or(1);
             let millis = random % u64::try_from(longest * 2).unwrap_or(1);
             if random & (1 << 40) == 0 {
-                journey.before += millis
+                journey.before += millis;
             } else {
-                journey.after += millis
+                journey.after += millis;
             }
             struck.push((Fault::Slow, millis + 2 * latency));
         }
@@ -387,7 +387,7 @@ impl Store for SimStore {
             Ok(messages)
         };
         let messages = self.call("claim", Kind::Whole, change).await?;
-        self.world.state().audit.received(life, messages.iter().map(Message::lease));
+        self.world.state().audit.received(life, &messages);
         Ok(messages)
     }
 

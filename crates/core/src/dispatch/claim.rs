@@ -1,0 +1,141 @@
+//! How messages come in: fresh ones through the hot path, claimed ones through the cold path, and how many of those.
+//!
+//! Nothing is claimed that could not start, or that memory has no room for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::call::unpanicked;
+use super::hot::Fresh;
+use super::queue::{Waiting, runs_alone};
+use super::{Dispatcher, Reply, Until};
+use crate::id::Lease;
+use crate::message::Message;
+use crate::metrics::{self, count};
+use crate::outcome::Outcome;
+use crate::store::{ClaimRequest, Store};
+
+/// A message that comes back while its last delivery is still under way here waits this long.
+const OVERLAP_DELAY: Duration = Duration::from_secs(1);
+impl<S: Store> Dispatcher<S> {
+    pub(super) fn arrived(&mut self, fresh: Fresh) {
+        let Fresh { message, slot, leased } = fresh;
+        count(metrics::HOT_ENQUEUED, 1);
+        self.activity += 1;
+        self.hold(message.lease(), leased + self.inner.settings.lease);
+        if self.is_stopping() {
+            self.release(message);
+        } else {
+            self.queue.push(Waiting { message, since: Instant::now(), slot: Some(slot) });
+        }
+    }
+
+    /// How many messages to claim, if any at all.
+    pub(super) fn wanted(&self, now: Instant) -> Option<u32> {
+        let registry = &self.inner.registry;
+        if self.claiming || self.is_stopping() || self.settle_at.is_some() || registry.is_empty() {
+            return None;
+        }
+        // While a suspect runs, or is to run, alone, nothing else could start.
+        let alone = self.alone_until.is_some_and(|until| now < until) && !self.running.is_empty();
+        // Nor may anything join a suspect that waits: if the suspect kills the process, it would be blamed as well, each time.
+        let joined = self.queue.has_loner() || self.stale.iter().any(Waiting::runs_alone);
+        if alone || self.clearing_since.is_some() || joined {
+            return None;
+        }
+        let settings = &self.inner.settings;
+        let busy = self.running.len() + self.stuck.len();
+        let mut free = (settings.workers as usize).saturating_sub(busy);
+        if free == 0 && self.queue.hot_len() > 0 {
+            // A cold message has its turn among hot ones, too.
+            free = 1;
+        }
+        // What waits for its lease to be renewed waits in memory, too.
+        let waiting = self.queue.cold_len() + self.stale.len();
+        let room = (settings.cold_capacity as usize).saturating_sub(waiting);
+        let bytes = (settings.cold_bytes as usize).saturating_sub(self.queue.cold_bytes());
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "an estimate"
+        )]
+        let fitting = ((bytes as f64 / self.average_bytes) as usize).max(usize::from(bytes > 0));
+        let want = self.prefetch.want(waiting, free).min(room).min(fitting);
+        u32::try_from(want).ok().filter(|want| *want > 0)
+    }
+
+    pub(super) fn claim(&mut self, now: Instant) {
+        let Some(limit) = self.wanted(now) else { return };
+        let due = match self.until {
+            Until::ShutDown => self.poll.next() <= now,
+            Until::Idle => self.nothing_since != Some(self.activity),
+        };
+        if !due {
+            return;
+        }
+        self.poll.looked(now);
+        self.claiming = true;
+        let (inner, activity) = (Arc::clone(&self.inner), self.activity);
+        self.calls.spawn(async move {
+            let request = ClaimRequest::new(inner.worker.clone())
+                .limit(limit)
+                .lease(inner.settings.lease)
+                .topics(inner.registry.topics().clone());
+            let asked = Instant::now();
+            let outcome = unpanicked(inner.store.claim(&request)).await;
+            Reply::Claimed { limit, asked, activity, outcome }
+        });
+    }
+
+    pub(super) fn claimed(&mut self, limit: u32, asked: Instant, activity: u64, messages: Vec<Message>) {
+        let now = Instant::now();
+        let found = messages.len();
+        if found > 0 {
+            debug!(store = %self.inner.name, claimed = found, "claimed");
+            count(metrics::CLAIMED, found as u64);
+            self.activity += 1;
+        }
+        let free = self.running.len() + self.stuck.len() < self.inner.settings.workers as usize;
+        // A suspect comes alone: that says nothing about what else there is.
+        let alone = found == 1 && messages.iter().any(|message| message.lease_losses > 0);
+        if found == limit as usize || alone {
+            self.poll.found_all(now);
+            if !alone {
+                let since_last = self.last_full_claim.replace(now).map(|last| now - last);
+                self.prefetch.full(free && self.queue.is_empty(), since_last);
+            }
+        } else if found > 0 {
+            self.poll.found_some(now);
+        } else {
+            self.poll.found_none(now, fastrand::f64());
+            self.nothing_since = Some(activity);
+        }
+        for message in messages {
+            #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+            let bytes = (message.payload.len() as f64).max(1.0);
+            self.average_bytes = 0.8 * self.average_bytes + 0.2 * bytes;
+            let lease = message.lease();
+            // Leases of the same message that were lost without this worker's noticing.
+            let first = Lease { item: lease.item, epoch: i32::MIN };
+            let old: Vec<Lease> = self.held.range(first..lease).map(|(old, _)| *old).collect();
+            old.iter().for_each(|old| self.lose(*old, now));
+            self.hold(lease, asked + self.inner.settings.lease);
+            let message = Arc::new(message);
+            if self.is_stopping() {
+                self.release(message);
+            } else if old.iter().any(|old| self.running.contains_key(old)) {
+                // Its handler has not stopped yet, and no two may have it at a time.
+                self.gather(message, Outcome::Defer { delay: OVERLAP_DELAY }, None);
+            } else if runs_alone(&message) && self.running.values().any(|one| runs_alone(&one.message)) {
+                // The suspect that runs has taken longer than its time alone, and may still be the one that kills.
+                self.gather(message, Outcome::Defer { delay: OVERLAP_DELAY }, None);
+            } else {
+                self.queue.push(Waiting { message, since: now, slot: None });
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Messages in the hands of their handlers: who may start, who is told to stop, and what is made of their end.
+//!
+//! A handler is told first, and dropped only if it does not listen. One that blocks its thread cannot be stopped at all; its
+//! message is settled without it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, Id, JoinError};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+
+use super::deliver::{Progress, deliver};
+use super::queue::Waiting;
+use super::renew::Stage;
+use super::settle::dies;
+use super::verdict::{Ended, outcome};
+use super::{Dispatcher, LAST_GRACE};
+use crate::error::Result;
+use crate::handler::{Arrival, HandlerResult};
+use crate::id::Lease;
+use crate::message::Message;
+use crate::metrics::{self, count_failure};
+use crate::store::Store;
+
+/// Why a handler was told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    TimedOut,
+    Lost,
+    ShutDown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Working,
+    Cancelled(Why),
+    Dropped(Why),
+}
+
+/// A message in the hands of its handlers.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) message: Arc<Message>,
+    pub(super) task: Id,
+    pub(super) abort: AbortHandle,
+    pub(super) cancel: CancellationToken,
+    pub(super) progress: Progress,
+    pub(super) phase: Phase,
+    /// When its phase ends, if the handlers do not end before.
+    pub(super) deadline: Instant,
+    pub(super) timeout: Duration,
+    pub(super) started: Instant,
+}
+
+impl<S: Store> Dispatcher<S> {
+    pub(super) fn start(&mut self, now: Instant) {
+        let settings = &self.inner.settings;
+        let (workers, lease) = (settings.workers as usize, settings.lease);
+        let most_gathered = settings.settle_batch as usize;
+        if !self.queue.peek().is_some_and(Waiting::runs_alone) {
+            // The suspect that the others were waited for has lost its lease meanwhile.
+            self.clearing_since = None;
+        }
+        while let Some(next) = self.queue.peek() {
+            let busy = self.running.len() + self.stuck.len() >= workers;
+            // What has been delivered and is not settled would be delivered again after a crash: there is a limit to it.
+            if busy || self.gathered.len() >= most_gathered || self.settle_pause.is_some() {
+                return;
+            }
+            if self.alone_until.is_some_and(|until| now < until) && !self.running.is_empty() {
+                return;
+            }
+            self.alone_until = None;
+            let suspect = next.runs_alone();
+            let others = !self.running.is_empty() || self.settling || !self.gathered.is_empty();
+            if suspect && others {
+                // If it kills the process, it must not take others with it, not even those that are about to be settled;
+                // but nor may a slow one keep it waiting.
+                let since = *self.clearing_since.get_or_insert(now);
+                if now < since + lease {
+                    return;
+                }
+            }
+            self.clearing_since = None;
+            let Some(waiting) = self.queue.pop() else { return };
+            let until = self.held.get(&waiting.lease()).map(|held| held.until);
+            if until.is_none_or(|until| until <= now + lease / 10) {
+                self.renew_at = now;
+                self.stale.push(waiting);
+                continue;
+            }
+            if suspect {
+                self.alone_until = Some(now + lease);
+            }
+            self.launch(waiting, now);
+        }
+    }
+
+    pub(super) fn launch(&mut self, waiting: Waiting, now: Instant) {
+        let waited = now.duration_since(waiting.since);
+        metrics::time(metrics::LAG_SECONDS, "path", waiting.path(), waited);
+        if waiting.slot.is_none() {
+            self.prefetch.waited(waited);
+        }
+        let message = waiting.message;
+        let lease = message.lease();
+        let cancel = CancellationToken::new();
+        let progress = Progress::new(&message.handled);
+        let arrival = Arrival {
+            message: Arc::clone(&message),
+            states: Arc::clone(&self.inner.states),
+            cancel: cancel.clone(),
+        };
+        let handlers = self.inner.registry.of(message.topic.as_str());
+        let name = Arc::clone(&self.inner.name);
+        let abort = self.deliveries.spawn(deliver(handlers, arrival, progress.clone(), name));
+        let task = abort.id();
+        let timeout = self.inner.rules_of(message.topic.as_str()).timeout;
+        let deadline = now + timeout;
+        self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
+        self.leases.insert(task, lease);
+        if let Some(held) = self.held.get_mut(&lease) {
+            held.stage = Stage::Running;
+        }
+        let phase = Phase::Working;
+        let running =
+            Running { message, task, abort, cancel, progress, phase, deadline, timeout, started: now };
+        self.running.insert(lease, running);
+    }
+
+    pub(super) fn ended(&mut self, ended: Result<(Id, HandlerResult), JoinError>) {
+        let (task, answer) = match ended {
+            Ok((task, answer)) => (task, Ok(answer)),
+            Err(error) => (error.id(), Err(error)),
+        };
+        if self.stuck.remove(&task) {
+            return;
+        }
+        let Some(lease) = self.leases.remove(&task) else { return };
+        let Some(running) = self.running.remove(&lease) else { return };
+        self.prefetch.ended();
+        let took = running.started.elapsed();
+        metrics::time(metrics::HANDLER_SECONDS, "topic", running.message.topic.as_str(), took);
+        let ended = match (answer, running.phase) {
+            // Done is done, however late: the store knows whether the lease still holds.
+            (Ok(Ok(())), _) => Ended::Answered(Ok(())),
+            (Ok(answer), Phase::Working) => Ended::Answered(answer),
+            (Err(error), Phase::Working) => Ended::Answered(Err(error.into())),
+            (_, Phase::Cancelled(Why::TimedOut) | Phase::Dropped(Why::TimedOut)) => {
+                Ended::TimedOut(running.timeout)
+            }
+            (_, Phase::Cancelled(Why::ShutDown) | Phase::Dropped(Why::ShutDown)) => Ended::ShutDown,
+            (_, Phase::Cancelled(Why::Lost) | Phase::Dropped(Why::Lost)) => {
+                if self.held.get(&lease).is_none_or(|held| held.stage == Stage::Lost) {
+                    self.held.remove(&lease);
+                    return;
+                }
+                // It was only feared to be lost. If it was renewed after all, others may have the message at once, without
+                // waiting for the lease to run out and without being told that it lost one.
+                Ended::ShutDown
+            }
+        };
+        self.judge(running.message, ended, Some(&running.progress));
+    }
+
+    /// Decides what becomes of a message, and says so.
+    pub(super) fn judge(&mut self, message: Arc<Message>, ended: Ended, progress: Option<&Progress>) {
+        let topic = message.topic.as_str();
+        let rules = self.inner.rules_of(topic);
+        let outcome = outcome(&message, ended, rules, &self.inner.settings, fastrand::f64());
+        if let Some(failure) = outcome.failure() {
+            let attempt = message.attempts.saturating_add(1);
+            error!(
+                message_id = %message.id, topic, attempt, class = %failure.class(), error = failure.text(),
+                store = %self.inner.name, "a handler failed"
+            );
+            count_failure(metrics::FAILED, topic, failure.class());
+            if dies(&message, &outcome) {
+                error!(
+                    message_id = %message.id, topic, attempt, class = %failure.class(), store = %self.inner.name,
+                    "a message is dead"
+                );
+            }
+        }
+        let handled = progress.map(Progress::names).filter(|names| *names != message.handled);
+        self.gather(message, outcome, handled);
+    }
+
+    /// Tells a handler to stop, and gives it some time to do so.
+    pub(super) fn cancel(&mut self, lease: Lease, why: Why, now: Instant, grace: Duration) {
+        let Some(running) = self.running.get_mut(&lease) else { return };
+        if running.phase == Phase::Working {
+            running.cancel.cancel();
+            running.phase = Phase::Cancelled(why);
+            running.deadline = now + grace;
+            self.next_deadline =
+                Some(self.next_deadline.map_or(running.deadline, |next| next.min(running.deadline)));
+        }
+    }
+
+    pub(super) fn deadlines(&mut self, now: Instant) {
+        let over: Vec<Lease> = self
+            .running
+            .iter()
+            .filter(|(_, running)| running.deadline <= now)
+            .map(|(lease, _)| *lease)
+            .collect();
+        for lease in over {
+            let Some(running) = self.running.get_mut(&lease) else { continue };
+            match running.phase {
+                Phase::Working => {
+                    warn!(
+                        message_id = %running.message.id, topic = %running.message.topic, store = %self.inner.name,
+                        "a handler's time is over"
+                    );
+                    self.cancel(lease, Why::TimedOut, now, self.inner.settings.cancel_grace);
+                }
+                Phase::Cancelled(why) => {
+                    running.abort.abort();
+                    running.phase = Phase::Dropped(why);
+                    running.deadline = now + LAST_GRACE / 2;
+                }
+                Phase::Dropped(why) => self.give_up(lease, why),
+            }
+        }
+        self.next_deadline = self.running.values().map(|running| running.deadline).min();
+    }
+
+    /// A handler was dropped and is still there: it blocks its thread, and nothing can end it.
+    pub(super) fn give_up(&mut self, lease: Lease, why: Why) {
+        let Some(running) = self.running.remove(&lease) else { return };
+        error!(
+            message_id = %running.message.id, topic = %running.message.topic, store = %self.inner.name,
+            "a handler blocks its thread and cannot be stopped"
+        );
+        self.leases.remove(&running.task);
+        self.stuck.insert(running.task);
+        match why {
+            Why::Lost => drop(self.held.remove(&lease)),
+            Why::TimedOut => self.judge(running.message, Ended::Stuck(running.timeout), None),
+            Why::ShutDown => self.judge(running.message, Ended::ShutDown, Some(&running.progress)),
+        }
+    }
+
+    /// By the monotonic clock these leases are over, and nobody could tell whether they were renewed: stop, to be safe.
+    pub(super) fn expired(&mut self, now: Instant) {
+        let expired =
+            self.running.keys().filter(|lease| self.held.get(lease).is_some_and(|held| held.until <= now));
+        for lease in expired.copied().collect::<Vec<_>>() {
+            self.cancel(lease, Why::Lost, now, self.inner.settings.cancel_grace);
+        }
+    }
+}
