@@ -418,7 +418,7 @@ impl Worker {
         if self.post.receipts_sent() > 8 {
             self.say(RED, &format!("crashes; the receipt of order {number} is sent, but not acked"));
             process.now();
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -17,6 +17,7 @@ impl Statement {
         Self(sql.into())
     }
 
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }

@@ -90,6 +90,7 @@ macro_rules! runtime_suite {
                 a_lost_lease_cancels,
                 the_deaf_are_dropped,
                 not_while_it_is_under_way,
+                nothing_starts_on_an_old_lease,
                 suspects_run_alone;
             order:
                 keys_stay_in_order,
@@ -98,6 +99,7 @@ macro_rules! runtime_suite {
             publish:
                 in_a_transaction_of_ones_own,
                 without_a_transaction,
+                publishing_brings_a_look_forward,
                 scheduled_messages_come_on_time,
                 known_due_times_are_kept,
                 publishing_needs_no_handlers;

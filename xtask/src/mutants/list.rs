@@ -6,6 +6,7 @@
 
 mod mysql;
 mod postgres;
+mod runtime;
 mod rust;
 mod sqlite;
 
@@ -36,14 +37,16 @@ pub(super) enum Program {
     SqlxUnits,
     /// The store in memory.
     Memory,
+    /// The runtime on the store in memory.
+    Runtime,
     /// What the core tests by itself.
     CoreUnits,
 }
 
 impl Program {
     /// In an order in which little is built twice: what depends on most comes first.
-    pub(super) const ALL: [Self; 5] =
-        [Self::Stores, Self::SqlxWhole, Self::SqlxUnits, Self::Memory, Self::CoreUnits];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Stores, Self::SqlxWhole, Self::SqlxUnits, Self::Memory, Self::Runtime, Self::CoreUnits];
 
     /// What cargo is to build.
     pub(super) fn arguments(self) -> &'static [&'static str] {
@@ -52,6 +55,7 @@ impl Program {
             Self::SqlxWhole => &["-p", "posthaste-sqlx"],
             Self::SqlxUnits => &["-p", "posthaste-sqlx", "--lib"],
             Self::Memory => &["-p", "posthaste-testkit", "--test", "memory"],
+            Self::Runtime => &["-p", "posthaste-testkit", "--test", "runtime"],
             Self::CoreUnits => &["-p", "posthaste-core", "--lib"],
         }
     }
@@ -59,7 +63,9 @@ impl Program {
 
 /// All mutants, those of the core last: after one of them everything is built again.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    [postgres::MUTANTS, mysql::MUTANTS, sqlite::MUTANTS, rust::MUTANTS].into_iter().flatten()
+    [postgres::MUTANTS, mysql::MUTANTS, sqlite::MUTANTS, rust::MUTANTS, runtime::MUTANTS]
+        .into_iter()
+        .flatten()
 }
 
 #[cfg(test)]

@@ -189,6 +189,8 @@ pub async fn hot_before_cold<F: Fixture>(scene: &Scene<F>) {
     tx.commit().await.unwrap();
     let hot = async || scene.meters.counter("posthaste_hot_enqueued_total", &[]) == 6;
     eventually("the hot ones are in memory", hot).await;
+    let cold = async || store.inner().stats().await.unwrap().leased.value > 7;
+    eventually("and a cold one, too", cold).await;
     gate.open();
     done(store.inner(), 10).await;
     running.stop().await;

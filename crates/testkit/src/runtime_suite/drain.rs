@@ -6,7 +6,7 @@ use posthaste_core::{HandlerError, HandlerResult, Message, Outbox, Shared, State
 use std::sync::{Arc, OnceLock};
 
 use super::Scene;
-use super::support::{HOUR, Journal, draft, drafts, outbox, record, settings, state};
+use super::support::{HOUR, Journal, draft, drafts, ms, outbox, record, settings, state};
 use crate::{Counting, Fixture};
 
 /// The outbox, for handlers that publish.
@@ -19,6 +19,8 @@ pub async fn everything_due_and_what_comes_of_it<F: Fixture>(scene: &Scene<F>) {
     let parent = move |message: Message, Shared(own): Shared<Own<F::Store>>| {
         drop(noting.enter("parent", &message));
         async move {
+            // Long enough for the others to be through: a drain that did not wait for this one would be over.
+            tokio::time::sleep(ms(50)).await;
             let outbox = own.get().unwrap();
             outbox.enqueue(draft("child")).await?;
             let mut tx = outbox.begin().await?;

@@ -11,8 +11,8 @@ use posthaste_core::{
 
 use super::Scene;
 use super::support::{
-    Gate, HOUR, Journal, Running, becomes, claim_elsewhere, done, draft, drafts, eventually, hot_only, ms,
-    outbox, record, run, settings, stranger,
+    Gate, HOUR, Journal, MINUTE, Running, becomes, claim_elsewhere, done, draft, drafts, eventually,
+    hot_only, ms, outbox, record, run, settings, stranger,
 };
 use crate::{Counting, Fixture};
 
@@ -145,9 +145,10 @@ pub async fn the_deaf_are_dropped<F: Fixture>(scene: &Scene<F>) {
 /// time.
 pub async fn not_while_it_is_under_way<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate) = (Journal::new(), Gate::closed());
-    let mut short = settings();
-    (short.lease, short.cancel_grace) = (ms(3_000), ms(300));
-    let outbox = outbox(scene.store(), short).on_topic("t", journal.gated("t", &gate)).build().await.unwrap();
+    // The lease would last longer than the case: only the claim can tell that it is lost.
+    let mut long = settings();
+    (long.lease, long.cancel_grace) = (MINUTE, ms(300));
+    let outbox = outbox(scene.store(), long).on_topic("t", journal.gated("t", &gate)).build().await.unwrap();
     let running = run(&outbox);
     let id = outbox.enqueue(draft("t")).await.unwrap().id();
     eventually("it is being handled", async || journal.running() == 1).await;
@@ -156,13 +157,41 @@ pub async fn not_while_it_is_under_way<F: Fixture>(scene: &Scene<F>) {
         outbox.reap(10).await.unwrap().ready > 0
     })
     .await;
-    // The same process claims it again at once, long before a renewal could tell that its lease is lost.
+    // The same process claims it again at once, long before a renewal.
     eventually("it is handled again", async || journal.count() == 2).await;
     gate.open();
     becomes(outbox.store(), id, State::Done).await;
     running.stop().await;
     assert_eq!((journal.most_of_one(), journal.count()), (1, 2));
     assert_eq!(record(outbox.store(), id).await.message.attempts, 0);
+}
+
+/// Protocol rule 3: what waited in memory until its lease may be over does not start before the lease is renewed.
+pub async fn nothing_starts_on_an_old_lease<F: Fixture>(scene: &Scene<F>) {
+    let (journal, gate, store) = (Journal::new(), Gate::closed(), Counting::new(scene.store()));
+    let mut short = hot_only();
+    (short.lease, short.workers) = (ms(1_000), 1);
+    let outbox = outbox(store.clone(), short).on_topic("t", journal.gated("t", &gate)).build().await.unwrap();
+    let running = run(&outbox);
+    eventually("the outbox has looked", async || store.answered_claims() == 1).await;
+    let mut tx = outbox.begin().await.unwrap();
+    tx.publish_all(drafts("t", 3)).await.unwrap();
+    tx.commit().await.unwrap();
+    eventually("one is being handled", async || journal.running() == 1).await;
+    store.fail("renew", u64::MAX);
+    eventually("its handler was dropped, to be safe", async || journal.running() == 0).await;
+    let asked = store.calls("renew");
+    eventually("it was tried to renew", async || {
+        assert_eq!(journal.count(), 1, "the others wait for an answer");
+        store.calls("renew") >= asked + 3
+    })
+    .await;
+    store.fail("renew", 0);
+    gate.open();
+    done(store.inner(), 2).await;
+    running.stop().await;
+    assert_eq!(journal.count(), 3);
+    assert_eq!(scene.meters.counter("posthaste_lost_leases_total", &[]), 0);
 }
 
 /// All that is ready is claimed by somebody who falls silent, twice.
