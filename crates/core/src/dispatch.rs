@@ -247,6 +247,7 @@ impl<S: Store> Dispatcher<S> {
             }
         }
         let left = self.held.len();
+        info!(store = %inner.name, delivered = self.tally.delivered, leases = left, "stopped");
         match self.failure.take() {
             Some(error) => Err(error),
             None if left > 0 => Err(Error::new(
@@ -269,7 +270,11 @@ impl<S: Store> Dispatcher<S> {
         }
         if self.grace_ends.is_some_and(|end| end <= now) {
             let working = self.running.iter().filter(|(_, running)| running.phase == Phase::Working);
-            for lease in working.map(|(lease, _)| *lease).collect::<Vec<_>>() {
+            let working: Vec<Lease> = working.map(|(lease, _)| *lease).collect();
+            if !working.is_empty() {
+                warn!(store = %self.inner.name, handlers = working.len(), "handlers are cut off by the shutdown");
+            }
+            for lease in working {
                 self.cancel(lease, Why::ShutDown, now, LAST_GRACE / 2);
             }
             // Those that were told to stop before have no more time than these, or the end would come before theirs.

@@ -174,6 +174,11 @@ impl Need {
 }
 
 /// What can be an argument of a handler.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an argument of a handler",
+    note = "arguments are `Delivery<E>` of a type that implements `Deserialize`, `Message`, `Arc<Message>`, `Shared<T>`, \
+            `Cancellation`, or a type of yours with `Extract`"
+)]
 pub trait Extract: Sized + Send {
     /// Takes it out of a delivery. An error is the handler's answer.
     fn extract(arrival: &Arrival) -> Result<Self, HandlerError>;
@@ -322,6 +327,12 @@ impl fmt::Debug for States {
 /// A handler's answer under way.
 pub type Answering = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no handler",
+    note = "a handler is an async function of one to four arguments that returns `HandlerResult`, or a `Result<(), E>`",
+    note = "its arguments are `Delivery<E>` of a type that implements `Deserialize`, `Message`, `Arc<Message>`, `Shared<T>`, \
+            `Cancellation`, or a type of yours with `Extract`; none of them is a reference"
+)]
 /// Whatever can handle a message: async functions and closures of up to four [`Extract`] arguments, with any error.
 pub trait Handler<Args>: Send + Sync + 'static {
     /// Handles a message.
@@ -332,6 +343,10 @@ pub trait Handler<Args>: Send + Sync + 'static {
 }
 
 /// The arguments of a handler whose first one is an event, and so says the topic.
+#[diagnostic::on_unimplemented(
+    message = "the arguments `{Self}` do not say the topic",
+    note = "the first argument of a handler for `on` is a `Delivery<E>` of an `Event`; for others use `on_topic`"
+)]
 pub trait OfEvent {
     /// The topic.
     const TOPIC: &'static str;

@@ -35,7 +35,7 @@ metrics! {
     HOT_ENQUEUED "posthaste_hot_enqueued_total" "counter" ""
         "messages handed to a handler's queue from memory, right after their commit";
     HOT_DOWNGRADED "posthaste_hot_downgraded_total" "counter" ""
-        "messages left to the cold path because the hot queue was full";
+        "messages left to the cold path because the hot queue was full, or because outcomes could not be settled";
     CLAIMED "posthaste_claimed_total" "counter" ""
         "messages claimed by the cold path";
     DELIVERED "posthaste_delivered_total" "counter" "topic"
@@ -52,7 +52,7 @@ metrics! {
         "calls to the database that failed; they are repeated";
     HANDLER_SECONDS "posthaste_handler_seconds" "histogram" "topic"
         "how long the handlers of a message took, together";
-    LAG_SECONDS "posthaste_lag_seconds" "histogram" "path"
+    WAIT_SECONDS "posthaste_memory_wait_seconds" "histogram" "path"
         "how long a message waited in memory before its handlers were called, by path: hot or cold";
     QUEUE_DEPTH "posthaste_queue_depth" "gauge" "queue"
         "messages waiting in memory, by queue: hot or cold";

@@ -316,6 +316,7 @@ impl<S: StoreAdmin> Outbox<S> {
                 return Err(Error::new(ErrorKind::Configuration, "this outbox runs already").during("run"));
             };
             let span = tracing::debug_span!("outbox", store = %inner.name, worker = %inner.worker);
+            info!(store = %inner.name, worker = %inner.worker, workers = inner.settings.workers, "running");
             let dispatcher = Dispatcher::new(Arc::clone(&inner), Until::ShutDown);
             let dispatch = tokio::spawn(dispatcher.run(hot, shutdown.clone()).instrument(span.clone()));
             let housekeeping =

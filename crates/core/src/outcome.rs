@@ -138,7 +138,8 @@ impl fmt::Display for FailureClass {
     }
 }
 
-/// A failure with its class and a text for people. The text is stored, never logged.
+/// A failure with its class and a text for people. The text is stored with the message. A running outbox logs it, too,
+/// once values of the message have been blotted out of it; `Debug` never shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure {
     class: FailureClass,

@@ -22,7 +22,7 @@ trait Value: Sized {
 }
 
 impl Value for u32 {
-    const LIKE: &'static str = "a number";
+    const LIKE: &'static str = "a whole number, from 0 to 4294967295 at most";
 
     fn parse(text: &str) -> Option<Self> {
         text.trim().replace('_', "").parse().ok()
@@ -275,7 +275,8 @@ settings! {
 
 fn parsed<T: Value>(name: &str, text: &str) -> Result<T> {
     T::parse(text).ok_or_else(|| {
-        Error::new(ErrorKind::Configuration, format!("{name} cannot be understood"))
+        let text = crate::text::cut(text, 60);
+        Error::new(ErrorKind::Configuration, format!("{name} is `{text}`, which cannot be understood"))
             .with_remedy(format!("give it {}", T::LIKE))
     })
 }
@@ -303,7 +304,8 @@ impl Settings {
         for name in Self::NAMES {
             let variable = format!("{prefix}{}", name.to_uppercase());
             if let Some(text) = read(&variable) {
-                self.set(name, &text).map_err(|error| error.with_context("variable", variable))?;
+                let set = self.set(name, &text).and_then(|()| self.check_bounds());
+                set.map_err(|error| error.with_context("variable", variable))?;
             }
         }
         self.check()
@@ -333,7 +335,13 @@ impl Settings {
     #[cfg(feature = "toml")]
     pub fn from_toml(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|source| {
-            Error::new(ErrorKind::Configuration, format!("the settings cannot be read: {}", source.message()))
+            let message = source.message();
+            let message = message.strip_prefix("invalid configuration: ").unwrap_or(message);
+            let error = Error::new(ErrorKind::Configuration, message);
+            match source.span() {
+                Some(span) => error.with_context("line", text[..span.start].lines().count().max(1)),
+                None => error,
+            }
         })
     }
 
@@ -342,7 +350,7 @@ impl Settings {
     pub fn from_file(path: impl AsRef<std::path::Path>) -> Result<Self> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|source| {
-            Error::new(ErrorKind::Configuration, "the file of settings cannot be read")
+            Error::new(ErrorKind::Configuration, format!("the file of settings cannot be read: {source}"))
                 .with_context("file", path.display())
                 .with_source(source)
         })?;
@@ -359,6 +367,7 @@ impl<'de> Deserialize<'de> for Settings {
             Bool(bool),
             Number(i64),
             Text(String),
+            Other(serde::de::IgnoredAny),
         }
         let mut settings = Self::default();
         for (name, value) in BTreeMap::<String, Scalar>::deserialize(deserializer)? {
@@ -366,6 +375,12 @@ impl<'de> Deserialize<'de> for Settings {
                 Scalar::Bool(value) => value.to_string(),
                 Scalar::Number(value) => value.to_string(),
                 Scalar::Text(value) => value,
+                Scalar::Other(_) => {
+                    return Err(D::Error::custom(format!(
+                        "invalid configuration: {name} is neither a whole number nor a text nor true or false; give the \
+                         settings at the top of the file, without a section"
+                    )));
+                }
             };
             settings.set(&name, &text).map_err(D::Error::custom)?;
         }
@@ -420,7 +435,10 @@ mod tests {
             settings.set(name, text).and_then(|()| settings.check()).unwrap_err().to_string()
         };
         assert_eq!(error("workers", "0"), "invalid configuration: workers is 0; give it 1 to 10000");
-        assert!(error("workers", "many").contains("give it a number"));
+        assert!(
+            error("workers", "many")
+                .contains("workers is `many`, which cannot be understood; give it a whole number")
+        );
         assert!(error("lease", "1ms").contains("lease is 1ms; give it 100ms to 1d"));
         assert!(error("poll_floor", "5s").contains("at most poll_ceiling, 1s"));
         assert!(error("retry_base", "2m").contains("at most retry_max, 1m"));
@@ -436,5 +454,23 @@ mod tests {
         let unknown = serde_json::from_str::<Settings>(r#"{ "wokers": 8 }"#).unwrap_err();
         assert!(unknown.to_string().contains("no such setting (name=wokers)"), "{unknown}");
         assert!(serde_json::from_str::<Settings>(r#"{ "workers": 0 }"#).is_err());
+        let section = serde_json::from_str::<Settings>(r#"{ "outbox": { "workers": 1 } }"#).unwrap_err();
+        assert!(section.to_string().contains("outbox is neither"), "{section}");
+    }
+
+    #[cfg(feature = "toml")]
+    #[test]
+    fn files_name_the_line() {
+        let refused = |text| Settings::from_toml(text).unwrap_err().to_string();
+        assert_eq!(Settings::from_toml("workers = 3\nreap = \"off\"").unwrap().workers, 3);
+        assert!(
+            refused("lease = \"30s\"\nworkers = ").contains("line=2"),
+            "{}",
+            refused("lease = \"30s\"\nworkers = ")
+        );
+        assert!(refused("[outbox]\nworkers = 3").contains("without a section"));
+        assert!(
+            refused("workers = 0").starts_with("invalid configuration: workers is 0; give it 1 to 10000")
+        );
     }
 }

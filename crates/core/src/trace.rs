@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::message::Headers;
+use crate::message::{Headers, Message};
 
 /// The header of the trace's identity.
 pub const TRACEPARENT: &str = "traceparent";
@@ -77,6 +77,12 @@ impl TraceContext {
         let mut context: Self = headers.get(TRACEPARENT)?.parse().ok()?;
         context.state = headers.get(TRACESTATE).cloned();
         Some(context)
+    }
+
+    /// The context of a message: that of its headers, or else one that follows from its id, the same for every attempt.
+    pub(crate) fn of(message: &Message) -> Self {
+        Self::from_headers(&message.headers)
+            .unwrap_or_else(|| Self { trace: *message.id.as_bytes(), ..Self::new() })
     }
 
     /// Puts it into headers that have none.

@@ -22,11 +22,13 @@ fn compare(file: &str, expected: &str) {
 #[test]
 fn settings() {
     let mut text = String::from(
-        "# Settings\n\nThe same names everywhere: `Settings` and its builder in Rust, keys of a TOML file \
-         (`Settings::from_file`, feature\n`toml`), and the environment (`Settings::from_env(\"POSTHASTE_\")`), where \
-         they are in capitals behind a prefix:\n`POSTHASTE_POLL_CEILING=500ms`. In texts a duration is a number with its \
-         unit: `500ms`, `30s`, `5m`, `24h`, `7d`. An unknown\nname in a file and a value out of its bounds are errors \
-         that name the remedy.\n\n| name | default | may be | what it is |\n|---|---|---|---|\n",
+        "# Settings\n\nThe same names everywhere: fields of `Settings` in Rust (the builder has methods for those that are changed \
+         most, and takes\nall of them by `settings()`), keys of a TOML file (`Settings::from_file`, feature `toml`), and the \
+         environment (`from_env`, or\n`apply_env` after a file), where they are in capitals behind a prefix: \
+         `POSTHASTE_POLL_CEILING=500ms`. `Settings` implements\n`Deserialize`, so it can be a section of a configuration of \
+         your own. In texts a duration is a number with its unit: `500ms`,\n`30s`, `5m`, `24h`, `7d`. An unknown name in a \
+         file, and a value out of its bounds anywhere, are errors that name the remedy; the\nenvironment is only asked for the \
+         names below.\n\n| name | default | may be | what it is |\n|---|---|---|---|\n",
     );
     for setting in Settings::table() {
         let meaning = setting.meaning.trim_end_matches('.');

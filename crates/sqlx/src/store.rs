@@ -550,7 +550,7 @@ impl<D: Dialect> TransactionalStore for SqlStore<D> {
             return Ok(Vec::new());
         }
         let rows = D::fetch(connection, &self.statements().survivors, &[Arg::Leases(leases)]).await;
-        let rows = rows.map_err(|error| self.wrap("survivors", error))?;
+        let rows = rows.map_err(|error| self.wrap("commit", error))?;
         rows.iter().map(|row| row.bool(0)).collect()
     }
 }

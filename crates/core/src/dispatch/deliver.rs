@@ -4,7 +4,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,25 +14,34 @@ use crate::handler::{Answering, Arrival, HandlerError, HandlerResult};
 use crate::registry::Registered;
 use crate::trace::TraceContext;
 
-/// The names of handlers that are done, shared with the dispatcher, which may have to drop the delivery half-way.
+/// How far a message has come, shared with the dispatcher, which may have to drop the delivery half-way.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Progress(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Progress(Arc<Mutex<Way>>);
+
+#[derive(Debug, Default)]
+struct Way {
+    /// The handlers that are done.
+    done: Vec<String>,
+    /// The one that was called last.
+    last: Option<Arc<Registered>>,
+}
 
 impl Progress {
     pub(crate) fn new(handled: &[String]) -> Self {
-        Self(Arc::new(Mutex::new(handled.to_vec())))
+        Self(Arc::new(Mutex::new(Way { done: handled.to_vec(), last: None })))
+    }
+
+    fn way(&self) -> MutexGuard<'_, Way> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.way().done.clone()
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|done| done == name)
-    }
-
-    fn add(&self, name: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+    /// The name of the handler that was called last.
+    pub(crate) fn last(&self) -> Option<String> {
+        self.way().last.as_ref().map(|handler| handler.name.clone())
     }
 }
 
@@ -44,7 +53,7 @@ pub(crate) async fn deliver(
     store: Arc<str>,
 ) -> HandlerResult {
     let message = Arc::clone(&arrival.message);
-    let context = TraceContext::from_headers(&message.headers).unwrap_or_else(TraceContext::new).child();
+    let context = TraceContext::of(&message).child();
     let span = info_span!(
         "deliver",
         message_id = %message.id,
@@ -57,7 +66,7 @@ pub(crate) async fn deliver(
     let many = handlers.len() > 1;
     let calls = async {
         for handler in handlers {
-            if progress.has(&handler.name) {
+            if progress.way().done.contains(&handler.name) {
                 continue;
             }
             if arrival.cancel.is_cancelled() {
@@ -65,10 +74,11 @@ pub(crate) async fn deliver(
                 return Err(HandlerError::defer(Duration::ZERO));
             }
             info!(handler = %handler.name, "handler called");
+            progress.way().last = Some(Arc::clone(&handler));
             caught(|| handler.call(&arrival)).await?;
             // With one handler, the ack says all there is to say.
             if many {
-                progress.add(&handler.name);
+                progress.way().done.push(handler.name.clone());
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, Id, JoinError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use super::deliver::{Progress, deliver};
 use super::queue::Waiting;
@@ -92,6 +92,8 @@ impl<S: Store> Dispatcher<S> {
                 continue;
             }
             if suspect {
+                let Message { id, topic, lease_losses, .. } = &*waiting.message;
+                info!(message_id = %id, %topic, lease_losses, store = %self.inner.name, "a suspect runs alone");
                 self.alone_until = Some(now + lease);
             }
             self.launch(waiting, now);
@@ -100,7 +102,7 @@ impl<S: Store> Dispatcher<S> {
 
     pub(super) fn launch(&mut self, waiting: Waiting, now: Instant) {
         let waited = now.duration_since(waiting.since);
-        metrics::time(metrics::LAG_SECONDS, "path", waiting.path(), waited);
+        metrics::time(metrics::WAIT_SECONDS, "path", waiting.path(), waited);
         if waiting.slot.is_none() {
             self.prefetch.waited(waited);
         }
@@ -162,29 +164,31 @@ impl<S: Store> Dispatcher<S> {
                 Ended::ShutDown
             }
         };
-        self.judge(running.message, ended, Some(&running.progress));
+        self.judge(running.message, ended, &running.progress);
     }
 
     /// Decides what becomes of a message, and says so.
-    pub(super) fn judge(&mut self, message: Arc<Message>, ended: Ended, progress: Option<&Progress>) {
+    pub(super) fn judge(&mut self, message: Arc<Message>, ended: Ended, progress: &Progress) {
         let topic = message.topic.as_str();
         let rules = self.inner.rules_of(topic);
         let outcome = outcome(&message, ended, rules, &self.inner.settings, fastrand::f64());
         if let Some(failure) = outcome.failure() {
             let attempt = message.attempts.saturating_add(1);
+            let handler = progress.last().unwrap_or_default();
+            let again_after = outcome.delay();
             error!(
-                message_id = %message.id, topic, attempt, class = %failure.class(), error = failure.text(),
-                store = %self.inner.name, "a handler failed"
+                message_id = %message.id, topic, handler, attempt, class = %failure.class(), error = failure.text(),
+                ?again_after, store = %self.inner.name, "a handler failed"
             );
             count_failure(metrics::FAILED, topic, failure.class());
             if dies(&message, &outcome) {
                 error!(
-                    message_id = %message.id, topic, attempt, class = %failure.class(), store = %self.inner.name,
-                    "a message is dead"
+                    message_id = %message.id, topic, handler, attempt, class = %failure.class(),
+                    error = failure.text(), store = %self.inner.name, "a message is dead"
                 );
             }
         }
-        let handled = progress.map(Progress::names).filter(|names| *names != message.handled);
+        let handled = Some(progress.names()).filter(|names| *names != message.handled);
         self.gather(message, outcome, handled);
     }
 
@@ -239,8 +243,8 @@ impl<S: Store> Dispatcher<S> {
         self.stuck.insert(running.task);
         match why {
             Why::Lost => drop(self.held.remove(&lease)),
-            Why::TimedOut => self.judge(running.message, Ended::Stuck(running.timeout), None),
-            Why::ShutDown => self.judge(running.message, Ended::ShutDown, Some(&running.progress)),
+            Why::TimedOut => self.judge(running.message, Ended::Stuck(running.timeout), &running.progress),
+            Why::ShutDown => self.judge(running.message, Ended::ShutDown, &running.progress),
         }
     }
 

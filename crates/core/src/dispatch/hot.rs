@@ -34,6 +34,8 @@ pub(crate) enum Room {
     Slot(Slot),
     /// No: the queue is full.
     Full,
+    /// No: outcomes cannot be settled at the moment, which is logged where it is noticed.
+    Paused,
     /// No: nobody is running, or the hot path is switched off.
     Closed,
 }
@@ -102,7 +104,7 @@ impl Door {
                 return Room::Closed;
             }
             if inside.paused {
-                return Room::Full;
+                return Room::Paused;
             }
         }
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return Room::Full };

@@ -134,6 +134,10 @@ impl<S: Transactions> OutboxTransaction<S> {
         match inner.door.reserve(message.payload().len()) {
             Room::Slot(slot) => Some(slot),
             Room::Closed => None,
+            Room::Paused => {
+                count(metrics::HOT_DOWNGRADED, 1);
+                None
+            }
             Room::Full => {
                 warn!(
                     store = %inner.name, message_id = %message.id(), topic = message.topic(),
