@@ -144,8 +144,8 @@ pub async fn every_metric_counts<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(counter("posthaste_dead_total", &[("topic", "bad"), ("class", "business")]), 1);
     assert!(counter("posthaste_reaped_total", &[("state", "ready")]) >= 1);
     assert!(meters.histogram("posthaste_handler_seconds", &[("topic", "good")]).len() >= 3);
-    assert!(!meters.histogram("posthaste_lag_seconds", &[("path", "hot")]).is_empty());
-    assert!(!meters.histogram("posthaste_lag_seconds", &[("path", "cold")]).is_empty());
+    assert!(!meters.histogram("posthaste_memory_wait_seconds", &[("path", "hot")]).is_empty());
+    assert!(!meters.histogram("posthaste_memory_wait_seconds", &[("path", "cold")]).is_empty());
     assert_eq!(last("posthaste_unhandled", &[("topic", "unknown")]), Some(2.0));
     assert_eq!(last("posthaste_messages", &[("state", "dead")]), Some(1.0));
 

@@ -294,9 +294,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "trace-delivered",
         why: "a trace ends at the outbox",
-        file: "crates/core/src/dispatch/deliver.rs",
-        original: "TraceContext::from_headers(&message.headers).unwrap_or_else(TraceContext::new).child();",
-        mutated: "TraceContext::new().child();",
+        file: "crates/core/src/trace.rs",
+        original: "Self::from_headers(&message.headers)\n            .unwrap_or_else",
+        mutated: "Self::from_headers(&message.headers)\n            .filter(|_| false)\n            .unwrap_or_else",
         program: Program::Runtime,
         killers: "test(=trace::a_trace_goes_on)",
     },

@@ -78,9 +78,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "commit-doomed",
         why: "a transaction that was rolled back is said to be committed",
-        file: "crates/sqlx/src/postgres.rs",
-        original: "Self::run_script(connection, \"select\").await",
-        mutated: "Self::run_script(connection, \"\").await",
+        file: "crates/sqlx/src/store.rs",
+        original: "if leases.is_empty() && !D::COMMIT_MAY_ROLL_BACK {",
+        mutated: "if leases.is_empty() || D::COMMIT_MAY_ROLL_BACK && leases.len() > 1_000_000 {",
         program: Program::Stores,
         killers: "test(=transactions::a_doomed_transaction_is_not_committed)",
     },
