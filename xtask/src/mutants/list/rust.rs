@@ -78,9 +78,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "commit-doomed",
         why: "a transaction that was rolled back is said to be committed",
-        file: "crates/sqlx/src/store.rs",
-        original: "if leases.is_empty() && !D::COMMIT_MAY_ROLL_BACK {",
-        mutated: "if leases.is_empty() || D::COMMIT_MAY_ROLL_BACK && leases.len() > 1_000_000 {",
+        file: "crates/sqlx/src/postgres.rs",
+        original: "const COMMIT_MAY_ROLL_BACK: bool = true;",
+        mutated: "const COMMIT_MAY_ROLL_BACK: bool = false;",
         program: Program::Stores,
         killers: "test(=transactions::a_doomed_transaction_is_not_committed)",
     },
