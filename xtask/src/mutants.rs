@@ -1,4 +1,4 @@
-//! `cargo xtask mutants`: proof that the tests of the stores can fail.
+//! `cargo xtask mutants`: proof that the tests of the stores and of the runtime can fail.
 //!
 //! Each mutant of the list is built and tested in a copy of the workspace. A mutant that passes its tests has
 //! survived: there is a hole in the tests, and the run fails. The workspace itself is never written to. The servers
