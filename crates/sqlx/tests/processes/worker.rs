@@ -157,9 +157,17 @@ async fn handle<D: Base>(message: Arc<Message>, Shared(desk): Shared<Desk<D>>) -
         // Time enough for the dispatcher to claim what would die with it, if it did.
         tokio::time::sleep(desk.work).await;
     }
+    let refusal: Option<HandlerError> = match message.topic.as_str() {
+        "flaky" if message.attempts == 0 => Some("not at the first attempt".into()),
+        "doomed" => Some(HandlerError::dead("never")),
+        _ => None,
+    };
+    if let Some(refusal) = refusal {
+        // It has come to its end, too, and only its settlement is missing.
+        desk.journal.finish(&message).await.map_err(outage)?;
+        return Err(refusal);
+    }
     match message.topic.as_str() {
-        "flaky" if message.attempts == 0 => return Err("not at the first attempt".into()),
-        "doomed" => return Err(HandlerError::dead("never")),
         "panic" => panic!("poison"),
         "abort" => std::process::abort(),
         "overflow" => assert!(dig(1) > 0, "unreachable"),
