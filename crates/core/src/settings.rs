@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde::de::Error as _;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::message::DEFAULT_MAX_PAYLOAD_BYTES;
+use crate::retry::DEFAULT_MAX_ATTEMPTS;
 use crate::schedule::Schedule;
 
 /// A value that a file or the environment gives as text.
@@ -233,9 +235,9 @@ settings! {
     /// The longest pause between two claims, when there is nothing to do.
     poll_ceiling: Duration = secs(1), ms(1), secs(3600);
     /// The most bytes of a payload.
-    max_payload_bytes: u32 = 1 << 20, 1, 1 << 30;
+    max_payload_bytes: u32 = DEFAULT_MAX_PAYLOAD_BYTES as u32, 1, 1 << 30;
     /// How many attempts a message has before it is dead.
-    max_attempts: u32 = 10, 1, 1_000_000;
+    max_attempts: u32 = DEFAULT_MAX_ATTEMPTS, 1, 1_000_000;
     /// The pause after the first failed attempt; it doubles with every further one.
     retry_base: Duration = secs(2), ms(1), secs(DAY);
     /// The longest pause between two attempts, before the jitter.

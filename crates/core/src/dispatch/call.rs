@@ -1,7 +1,8 @@
-//! A call to the store whose panic is an error like others: the store has a defect then, and whoever called it goes on.
+//! Calls to code that is not ours, whose panics are answers like others: a handler's is a failed attempt, a store's an error.
 //!
-//! What such a call was to do is not forgotten: as after any error, it is up to the caller to repeat it.
+//! Nothing is forgotten because of a panic: what such a call was to do is up to the caller to repeat.
 
+use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -9,11 +10,18 @@ use std::task::Poll;
 
 use crate::error::{Error, ErrorKind, Result};
 
-pub(crate) async fn unpanicked<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
-    let mut call = pin!(call);
-    let caught = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
-        Ok(poll) => poll,
-        Err(_) => Poll::Ready(Err(Error::new(ErrorKind::Database, "the store panicked"))),
+/// Runs a future to its end, or to its panic.
+pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    let end = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panic) => Poll::Ready(Err(panic)),
     });
-    caught.await
+    end.await
+}
+
+/// A call to the store. If it panics, the store has a defect, and whoever called it goes on.
+pub(crate) async fn unpanicked<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    caught(call).await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Database, "the store panicked")))
 }

@@ -3,14 +3,13 @@
 //! Nothing here talks to the store: what came of it is told to the dispatcher.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use tracing::{Instrument as _, info, info_span};
 
-use crate::handler::{Answering, Arrival, HandlerError, HandlerResult};
+use super::call::caught;
+use crate::handler::{Arrival, HandlerError, HandlerResult};
 use crate::registry::Registered;
 use crate::trace::TraceContext;
 
@@ -75,7 +74,10 @@ pub(crate) async fn deliver(
             }
             info!(handler = %handler.name, "handler called");
             progress.way().last = Some(Arc::clone(&handler));
-            caught(|| handler.call(&arrival)).await?;
+            // Inside of the future, so that a panic in making the handler's own is caught, too.
+            caught(async { handler.call(&arrival).await })
+                .await
+                .unwrap_or_else(|panic| Err(panicked(&*panic)))?;
             // With one handler, the ack says all there is to say.
             if many {
                 progress.way().done.push(handler.name.clone());
@@ -84,22 +86,6 @@ pub(crate) async fn deliver(
         Ok(())
     };
     context.scope(calls.instrument(span)).await
-}
-
-/// Runs a handler; a panic, in making its future or in running it, is a failed attempt.
-async fn caught(call: impl FnOnce() -> Answering) -> HandlerResult {
-    let mut answering = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(answering) => answering,
-        Err(panic) => return Err(panicked(&*panic)),
-    };
-    let answer = std::future::poll_fn(move |context| {
-        match catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(answer)) => Poll::Ready(answer),
-            Err(panic) => Poll::Ready(Err(panicked(&*panic))),
-        }
-    });
-    answer.await
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> HandlerError {
