@@ -17,6 +17,7 @@ pub(crate) mod verdict;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -39,7 +40,7 @@ use crate::outbox::Inner;
 use crate::outcome::Settled;
 use crate::poll::Poll;
 use crate::shutdown::Shutdown;
-use crate::store::Store;
+use crate::store::{SettledBatch, Store};
 
 /// How long a handler that was dropped may take to be gone before its thread is taken for blocked, and how long the last
 /// settlements of a shutdown may take.
@@ -71,7 +72,7 @@ pub(crate) enum Until {
 #[derive(Debug)]
 enum Reply {
     Claimed { limit: u32, asked: Instant, activity: u64, outcome: Result<Vec<Message>> },
-    Settled { batch: Vec<Gathered>, outcome: Result<Vec<Settled>> },
+    Settled { batch: Vec<Gathered>, outcome: Result<SettledBatch> },
     Renewed { leases: Vec<Lease>, asked: Instant, outcome: Result<Vec<Settled>> },
 }
 
@@ -89,6 +90,8 @@ pub(crate) struct Dispatcher<S> {
     prefetch: Prefetch,
     last_full_claim: Option<Instant>,
     claiming: bool,
+    /// Whether something became claimable that the claim under way may have missed.
+    look_again: bool,
     average_bytes: f64,
 
     queue: Queue,
@@ -151,6 +154,7 @@ impl<S: Store> Dispatcher<S> {
             prefetch: Prefetch::new(settings.workers as usize, settings.batch as usize),
             last_full_claim: None,
             claiming: false,
+            look_again: false,
             average_bytes: 1024.0,
             queue: Queue::default(),
             stale: Vec::new(),
@@ -260,8 +264,19 @@ impl<S: Store> Dispatcher<S> {
     }
 
     fn woken(&mut self) {
-        self.poll.woken(Instant::now());
+        let now = Instant::now();
+        if self.inner.at_once.swap(false, Ordering::AcqRel) {
+            self.look_at_once(now);
+        } else {
+            self.poll.woken(now);
+        }
         self.activity += 1;
+    }
+
+    /// Something is there to be claimed, certainly or as good as.
+    fn look_at_once(&mut self, now: Instant) {
+        self.poll.found_all(now);
+        self.look_again = self.claiming;
     }
 
     fn on_time(&mut self, now: Instant) {
@@ -366,7 +381,10 @@ impl<S: Store> Dispatcher<S> {
             Reply::Settled { batch, outcome } => {
                 self.settling = false;
                 match outcome {
-                    Ok(answers) => self.settled(&batch, &answers),
+                    Ok(answers) => {
+                        self.settled(&batch, &answers.settled);
+                        self.inner.joins_ended(&answers.joins);
+                    }
                     Err(error) => self.settling_failed(batch, &error),
                 }
             }

@@ -17,6 +17,8 @@ pub enum ErrorKind {
     InvalidInput,
     /// The thing that was named does not exist.
     NotFound,
+    /// What was asked for is not possible in the state that things are in; nothing was changed.
+    Refused,
     /// A value could not be encoded to, or decoded from, its stored form.
     Codec,
     /// A setting (URL, schema name, table prefix, …) is not acceptable.
@@ -54,6 +56,7 @@ impl fmt::Display for ErrorKind {
         f.write_str(match self {
             Self::InvalidInput => "invalid input",
             Self::NotFound => "not found",
+            Self::Refused => "refused",
             Self::Codec => "encoding error",
             Self::Configuration => "invalid configuration",
             Self::SchemaMissing => "schema missing",

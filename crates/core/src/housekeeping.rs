@@ -122,7 +122,7 @@ fn until(time: SystemTime, now: SystemTime) -> Duration {
 }
 
 async fn work<S: StoreAdmin>(
-    inner: &Inner<S>,
+    inner: &Arc<Inner<S>>,
     job: Job,
     turn: Turn,
     reminded: &mut HashMap<String, Instant>,
@@ -139,13 +139,38 @@ async fn work<S: StoreAdmin>(
     let mut changed = 0;
     loop {
         let (limit, batch) = match job {
-            Job::Expire => (BATCH, inner.store.expire(BATCH).await?),
+            Job::Expire => (BATCH, expire(inner).await?),
             Job::Park => (BATCH, inner.store.park(BATCH).await?),
             _ => (MAX_PRUNE_BATCH, inner.store.prune(&retention(&inner.settings), MAX_PRUNE_BATCH).await?),
         };
         changed += batch;
         if batch < u64::from(limit) {
-            tell(inner, job, changed);
+            break;
+        }
+    }
+    tell(inner, job, changed);
+    if job == Job::Prune {
+        prune_joins(inner).await?;
+    }
+    Ok(())
+}
+
+/// Answers how many messages, or joins if those are more, a batch has given up: there may be more of both.
+async fn expire<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<u64> {
+    let expired = inner.store.expire(BATCH).await?;
+    inner.joins_ended(&expired.joins);
+    Ok(expired.messages.max(expired.joins.len() as u64))
+}
+
+async fn prune_joins<S: StoreAdmin>(inner: &Inner<S>) -> Result<()> {
+    let mut removed = 0;
+    loop {
+        let batch = inner.store.prune_joins(inner.settings.keep_joins_for, MAX_PRUNE_BATCH).await?;
+        removed += batch;
+        if batch < u64::from(MAX_PRUNE_BATCH) {
+            if removed > 0 {
+                info!(job = Job::Prune.name(), store = %inner.name, joins = removed, "housekeeping");
+            }
             return Ok(());
         }
     }
@@ -167,10 +192,11 @@ fn tell<S>(inner: &Inner<S>, job: Job, changed: u64) {
     }
 }
 
-async fn reap<S: StoreAdmin>(inner: &Inner<S>) -> Result<()> {
+async fn reap<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<()> {
     loop {
         let reaped = inner.store.reap(BATCH).await?;
         let total = reaped.ready + reaped.dead;
+        inner.joins_ended(&reaped.joins);
         count_with(metrics::REAPED, "state", "ready", reaped.ready);
         count_with(metrics::REAPED, "state", "dead", reaped.dead);
         if total > 0 {

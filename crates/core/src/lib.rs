@@ -10,6 +10,7 @@ mod event;
 mod handler;
 mod housekeeping;
 mod id;
+mod join;
 mod message;
 mod metrics;
 mod order;
@@ -37,6 +38,11 @@ pub use handler::{
     Shared, handled,
 };
 pub use id::{Lease, MessageId, WorkItemId, WorkerId};
+pub use join::{
+    Attached, DEFAULT_WAIT_TOPIC, EndedJoin, Join, JoinBuilder, JoinId, JoinStatus, JoinWait, Look,
+    MAX_METADATA_BYTES, NewJoin, Reported, StartedJoin, Step, StepEnd, StepStatus, join_is_over, not_a_step,
+    too_many_steps, unknown_join, unknown_step,
+};
 pub use message::{
     DEFAULT_MAX_PAYLOAD_BYTES, Enqueued, Headers, JSON, MAX_CONTENT_TYPE_BYTES, MAX_HEADER_BYTES,
     MAX_NAME_BYTES, Message, MessageBuilder, NewMessage, OCTET_STREAM, When, decode_handled, decode_headers,
@@ -53,10 +59,15 @@ pub use schedule::Schedule;
 pub use settings::{SettingInfo, Settings};
 pub use shutdown::{Shutdown, shutdown_signal};
 pub use store::admin::{
-    Change, Count, Cursor, Filter, HistoryEntry, Listing, Record, Stats, StoreAdmin, TopicCount,
+    Change, Count, Cursor, Filter, HistoryEntry, JoinFilter, JoinListing, Listing, Record, Stats,
+    StepListing, StoreAdmin, TopicCount,
 };
+pub use store::join::JoinStore;
 pub use store::memory::{MemoryStore, MemoryTransaction};
-pub use store::{Birth, ClaimRequest, Reaped, Retention, Store, TransactionalStore, Transactions, Turn};
+pub use store::{
+    Birth, ClaimRequest, Expired, Reaped, Retention, SettledBatch, Store, TransactionalStore, Transactions,
+    Turn,
+};
 pub use topic::{Topic, Topics};
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use uuid::Uuid;

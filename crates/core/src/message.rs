@@ -52,7 +52,7 @@ pub enum When {
 }
 
 impl When {
-    fn check(self, field: &str) -> Result<Self> {
+    pub(crate) fn check(self, field: &str) -> Result<Self> {
         let fits = match self {
             Self::Now => true,
             Self::After(delay) => delay <= MAX_DELAY,
@@ -86,22 +86,22 @@ impl When {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct NewMessage {
-    id: MessageId,
-    topic: Topic,
-    key: Option<String>,
-    order: Option<OrderPolicy>,
-    dedup: Option<[u8; 32]>,
-    payload: Bytes,
-    content_type: String,
-    headers: Headers,
-    correlation_id: Option<String>,
-    aggregate_type: Option<String>,
-    aggregate_id: Option<String>,
-    tenant_id: Option<String>,
-    occurred_at: Option<SystemTime>,
-    due: When,
-    expires: Option<When>,
-    priority: i16,
+    pub(crate) id: MessageId,
+    pub(crate) topic: Topic,
+    pub(crate) key: Option<String>,
+    pub(crate) order: Option<OrderPolicy>,
+    pub(crate) dedup: Option<[u8; 32]>,
+    pub(crate) payload: Bytes,
+    pub(crate) content_type: String,
+    pub(crate) headers: Headers,
+    pub(crate) correlation_id: Option<String>,
+    pub(crate) aggregate_type: Option<String>,
+    pub(crate) aggregate_id: Option<String>,
+    pub(crate) tenant_id: Option<String>,
+    pub(crate) occurred_at: Option<SystemTime>,
+    pub(crate) due: When,
+    pub(crate) expires: Option<When>,
+    pub(crate) priority: i16,
 }
 
 impl NewMessage {
@@ -382,6 +382,12 @@ impl MessageBuilder {
     pub fn priority(mut self, priority: i16) -> Self {
         self.message.priority = priority;
         self
+    }
+
+    /// The message with these changes, if everything in it is within its limits.
+    pub(crate) fn fill(mut self, change: impl FnOnce(&mut NewMessage)) -> Result<NewMessage> {
+        change(&mut self.message);
+        self.build()
     }
 
     /// The message, if everything in it is within its limits.

@@ -4,6 +4,7 @@
 //! Nothing here writes SQL or knows a database; it checks, adds what the outbox is configured for, and calls the store.
 
 mod builder;
+mod joins;
 mod pulse;
 mod transaction;
 
@@ -25,6 +26,7 @@ use crate::event::IntoMessage;
 use crate::handler::{Answer, HandlerError, States};
 use crate::housekeeping;
 use crate::id::{Lease, WorkerId};
+use crate::join::EndedJoin;
 use crate::message::{Enqueued, Message, NewMessage, When};
 use crate::metrics::{self, count_with};
 use crate::order::OrderPolicy;
@@ -33,7 +35,8 @@ use crate::registry::Registry;
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
 use crate::store::{
-    Birth, ClaimRequest, Reaped, Retention, Store, StoreAdmin, TransactionalStore, Transactions,
+    Birth, ClaimRequest, Expired, Reaped, Retention, SettledBatch, Store, StoreAdmin, TransactionalStore,
+    Transactions,
 };
 use crate::topic::Topics;
 use crate::trace::TraceContext;
@@ -96,6 +99,8 @@ pub(crate) struct Inner<S> {
     pub(crate) states: Arc<States>,
     pub(crate) door: Door,
     pub(crate) wake: Notify,
+    /// Whether the next wake-up is about something that is certainly there.
+    pub(crate) at_once: AtomicBool,
     rules: Rules,
     rules_by_topic: Vec<(Topics, Rules)>,
     order: Vec<(Topics, OrderPolicy)>,
@@ -111,6 +116,36 @@ impl<S> Inner<S> {
 }
 
 impl<S: Store> Inner<S> {
+    /// A message has been stored, and committed: whoever handles it may claim it at once.
+    pub(crate) fn stir_now(self: &Arc<Self>, message: &NewMessage) {
+        if message.due() == When::Now {
+            self.at_once.store(true, Ordering::Release);
+            self.stir([self.registry.handles(message.topic())]);
+        }
+    }
+
+    /// Tells that joins have come to their end, and lets those go on at once that waited for them.
+    pub(crate) fn joins_ended(self: &Arc<Self>, joins: &[EndedJoin]) {
+        if !joins.is_empty() {
+            self.at_once.store(true, Ordering::Release);
+        }
+        self.joins_will_end(joins);
+    }
+
+    /// The same for joins that end when the user commits, some time from now: looking starts soon, and is repeated.
+    pub(crate) fn joins_will_end(self: &Arc<Self>, joins: &[EndedJoin]) {
+        for join in joins {
+            info!(
+                store = %self.name, join_id = %join.id, status = %join.status, expected = join.expected_steps,
+                completed = join.completed_steps, failed = join.failed_steps, "join ended"
+            );
+            count_with(metrics::JOINS_ENDED, "status", join.status.as_str(), 1);
+        }
+        if !joins.is_empty() {
+            self.stir([self.registry.handles(&self.settings.join_wait_topic)]);
+        }
+    }
+
     /// There are, or will soon be, messages to claim, by these facts about each: whether its topic is handled here.
     pub(crate) fn stir(self: &Arc<Self>, handled_here: impl IntoIterator<Item = bool>) {
         let running = self.door.is_open();
@@ -222,7 +257,9 @@ impl<S: Store> Outbox<S> {
 
     /// Outcomes of any kind, in one round trip. See [`Store::settle`].
     pub async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        self.inner.store.settle(settlements).await
+        let SettledBatch { settled, joins } = self.inner.store.settle(settlements).await?;
+        self.inner.joins_ended(&joins);
+        Ok(settled)
     }
 
     /// Lets leases last this long from now. See [`Store::renew`].
@@ -232,12 +269,17 @@ impl<S: Store> Outbox<S> {
 
     /// Takes messages back whose lease has run out. See [`Store::reap`].
     pub async fn reap(&self, limit: u32) -> Result<Reaped> {
-        self.inner.store.reap(limit).await
+        let reaped = self.inner.store.reap(limit).await?;
+        self.inner.joins_ended(&reaped.joins);
+        Ok(reaped)
     }
 
-    /// Gives up messages that nobody claimed before their expiry. See [`Store::expire`].
-    pub async fn expire(&self, limit: u32) -> Result<u64> {
-        self.inner.store.expire(limit).await
+    /// Gives up messages that nobody claimed before their expiry, and joins whose deadline has passed. See
+    /// [`Store::expire`].
+    pub async fn expire(&self, limit: u32) -> Result<Expired> {
+        let expired = self.inner.store.expire(limit).await?;
+        self.inner.joins_ended(&expired.joins);
+        Ok(expired)
     }
 
     /// Sets aside what waits behind a dead message with the policy `park`. See [`Store::park`].
@@ -253,7 +295,7 @@ impl<S: Store> Outbox<S> {
     async fn settle_all(&self, leases: &[Lease], outcome: &Outcome) -> Result<Vec<Settled>> {
         let settlements: Vec<_> =
             leases.iter().map(|lease| Settlement::new(*lease, outcome.clone())).collect();
-        self.inner.store.settle(&settlements).await
+        self.settle(&settlements).await
     }
 
     fn prepare(&self, message: impl IntoMessage) -> Result<NewMessage> {
@@ -265,9 +307,7 @@ impl<S: Store> Outbox<S> {
         {
             message.set_order(*policy);
         }
-        if let Some(context) = TraceContext::current() {
-            message.trace(&context);
-        }
+        trace(&mut message);
         Ok(message)
     }
 
@@ -451,6 +491,13 @@ impl<S: Transactions> Outbox<S> {
     /// The same with a transaction that you have opened yourself, say from a pool of your own.
     pub fn enlist(&self, transaction: S::Transaction) -> OutboxTransaction<S> {
         OutboxTransaction::new(self.clone(), transaction)
+    }
+}
+
+/// Adds the publisher's trace, if he has one.
+fn trace(message: &mut NewMessage) {
+    if let Some(context) = TraceContext::current() {
+        message.trace(&context);
     }
 }
 

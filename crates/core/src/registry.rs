@@ -53,6 +53,7 @@ impl fmt::Debug for Registered {
 pub(crate) struct Registration {
     handlers: Vec<Registered>,
     needs: Vec<(String, Need)>,
+    reserved: Option<String>,
 }
 
 impl Registration {
@@ -94,6 +95,28 @@ impl Registration {
         (2..).map(|n| format!("{name}#{n}")).find(|name| !taken(name)).unwrap_or_default()
     }
 
+    /// Whether nothing has been registered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.handlers.is_empty()
+    }
+
+    /// Registers the only handler of a topic of posthaste's own: patterns do not get its messages.
+    pub(crate) fn reserve<H: Handler<Args>, Args: 'static>(
+        &mut self,
+        topic: &str,
+        name: &str,
+        handler: H,
+    ) -> Result<()> {
+        if self.handlers.iter().any(|other| other.pattern == topic) {
+            return Err(Error::new(ErrorKind::Configuration, "this topic has a handler of posthaste's own")
+                .with_context("topic", topic)
+                .with_remedy("handle the continuations instead, or set join_wait_topic to another topic"));
+        }
+        self.add(topic, Some(name), handler)?;
+        self.reserved = Some(topic.to_owned());
+        Ok(())
+    }
+
     pub(crate) fn finish(self, states: &States) -> Result<Registry> {
         if let Some((handler, need)) = self.needs.iter().find(|(_, need)| !states.has(need)) {
             return Err(Error::new(ErrorKind::Configuration, "a handler needs a value that nobody shares")
@@ -102,7 +125,8 @@ impl Registration {
                 .with_remedy("give it to the builder by share()"));
         }
         let topics = Topics::of(self.handlers.iter().map(|handler| handler.pattern.as_str()))?;
-        let mut registry = Registry { topics, exact: HashMap::new(), patterns: Vec::new() };
+        let reserved = self.reserved;
+        let mut registry = Registry { topics, reserved, exact: HashMap::new(), patterns: Vec::new() };
         for handler in self.handlers.into_iter().map(Arc::new) {
             match handler.pattern.strip_suffix('*').map(str::to_owned) {
                 Some(prefix) => registry.patterns.push((prefix, handler)),
@@ -117,6 +141,8 @@ impl Registration {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     topics: Topics,
+    /// A topic whose messages patterns do not get.
+    reserved: Option<String>,
     exact: HashMap<String, Vec<Arc<Registered>>>,
     patterns: Vec<(String, Arc<Registered>)>,
 }
@@ -140,7 +166,9 @@ impl Registry {
     /// The handlers of this topic, in their order.
     pub(crate) fn of(&self, topic: &str) -> Vec<Arc<Registered>> {
         let exact = self.exact.get(topic).into_iter().flatten();
-        let patterns = self.patterns.iter().filter(|(prefix, _)| topic.starts_with(prefix.as_str()));
+        let reserved = self.reserved.as_deref() == Some(topic);
+        let patterns =
+            self.patterns.iter().filter(|(prefix, _)| !reserved && topic.starts_with(prefix.as_str()));
         exact.chain(patterns.map(|(_, handler)| handler)).cloned().collect()
     }
 }
@@ -177,6 +205,20 @@ mod tests {
         assert_eq!(names(&registry, "order.x"), ["all", "orders"]);
         assert_eq!(names(&registry, "Order.x"), ["all"]);
         assert!(registry.topics().is_all());
+    }
+
+    /// JOIN-050: what waits for joins is nobody else's, not even of those who take everything.
+    #[test]
+    fn a_reserved_topic_has_one_handler() {
+        let mut registration = Registration::default();
+        registration.add("*", Some("all"), plain).unwrap();
+        registration.reserve("join.wait", "wait", plain).unwrap();
+        let registry = registration.finish(&States::default()).unwrap();
+        assert_eq!(names(&registry, "join.wait"), ["wait"]);
+        assert_eq!(names(&registry, "join.other"), ["all"]);
+        let mut taken = Registration::default();
+        taken.add("join.wait", None, plain).unwrap();
+        assert!(taken.reserve("join.wait", "wait", plain).is_err());
     }
 
     #[test]

@@ -47,6 +47,19 @@ impl Value for bool {
     }
 }
 
+/// A topic.
+impl Value for String {
+    const LIKE: &'static str = "a topic of 1 to 255 bytes";
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
 impl Value for Duration {
     const LIKE: &'static str = "a duration like 500ms, 30s, 5m, 24h or 7d";
 
@@ -252,7 +265,13 @@ settings! {
     shutdown_grace: Duration = secs(25), ms(0), secs(3600);
     /// How long done messages are kept, if pruning is on.
     keep_done_for: Duration = secs(7 * DAY), ms(0), secs(3650 * DAY);
+    /// How long joins are kept that are over, if pruning is on.
+    keep_joins_for: Duration = secs(7 * DAY), ms(0), secs(3650 * DAY);
+    /// How often a message that waits for a join looks at it, although the join's end would make it due at once.
+    join_check: Duration = secs(60), ms(100), secs(30 * DAY);
     ---
+    /// The topic of messages that wait for joins; the same for everybody who uses the database.
+    join_wait_topic: String = crate::join::DEFAULT_WAIT_TOPIC.to_owned();
     /// For how long a message may fail without a break because something is down, before it is dead.
     outage_limit: Option<Duration> = Some(secs(DAY));
     /// For how long a message may be unroutable without a break, before it is dead.
@@ -316,6 +335,12 @@ impl Settings {
     /// Refuses what makes no sense, naming the setting and what it may be.
     pub fn check(&self) -> Result<()> {
         self.check_bounds()?;
+        let topic = &self.join_wait_topic;
+        if topic.contains('*') || crate::topic::Topic::new(topic.as_str()).is_err() {
+            // A pattern would take messages for waits that are none.
+            return Err(Error::new(ErrorKind::Configuration, "join_wait_topic is no topic")
+                .with_remedy("give it 1 to 255 bytes, without * and NUL"));
+        }
         if self.poll_floor > self.poll_ceiling {
             return Err(Error::new(
                 ErrorKind::Configuration,

@@ -5,6 +5,7 @@
 //! suite, in `posthaste-testkit`, decides whether a store keeps it.
 
 pub mod admin;
+pub mod join;
 pub mod memory;
 
 use std::collections::HashSet;
@@ -15,7 +16,8 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use crate::error::{Error, Result};
-use crate::id::{Lease, WorkerId};
+use crate::id::{Lease, MessageId, WorkerId};
+use crate::join::{EndedJoin, JoinId, Look};
 use crate::message::{Enqueued, MAX_DELAY, Message, NewMessage, When};
 use crate::outcome::{Settled, Settlement};
 use crate::topic::Topics;
@@ -185,13 +187,33 @@ impl Answers {
     }
 }
 
+/// What a settlement did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SettledBatch {
+    /// One answer per settlement, in their order.
+    pub settled: Vec<Settled>,
+    /// The joins that came to their end by it.
+    pub joins: Vec<EndedJoin>,
+}
+
 /// What a reap did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// Messages that are ready again.
+    /// How many messages are ready again.
     pub ready: u64,
-    /// Messages that lost one lease too many and are dead.
+    /// How many messages lost one lease too many and are dead.
     pub dead: u64,
+    /// The joins that came to their end by it.
+    pub joins: Vec<EndedJoin>,
+}
+
+/// What an expiry did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// How many messages are dead.
+    pub messages: u64,
+    /// The joins that came to their end by it: of these messages, or because their own deadline had passed.
+    pub joins: Vec<EndedJoin>,
 }
 
 /// How long messages are kept after their end.
@@ -305,7 +327,11 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///   dead once that is `max_age` ago; an abandon that costs one, and a requeue, break it.
     /// - The names of handlers that are done, if given, replace the stored ones, whatever the outcome.
     /// - At most [`MAX_BATCH`] settlements; of several for one lease, the first decides and the others are lost.
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
+    /// - A message that is done or dead by it counts, in the same transaction, in every join that it is a pending step of:
+    ///   as completed, or as failed. A join that is complete by it ends, is told, and makes the messages that wait for it due.
+    /// - A message that waits for a join, and is deferred when the join is over already, is due at once.
+    /// - Counting cannot fail, and costs nothing for messages that are in no join.
+    async fn settle(&self, settlements: &[Settlement]) -> Result<SettledBatch>;
 
     /// Lets leases last this long from now, all in one statement.
     ///
@@ -320,13 +346,16 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - One conditional change: a message that is renewed or settled in the same moment is either reaped or not, never
     ///   both. Attempts are unchanged, lease losses grow by one.
     /// - At most `limit`, those that ran out first before the others.
+    /// - What is dead by it counts in its joins, as in [`settle`](Self::settle).
     async fn reap(&self, limit: u32) -> Result<Reaped>;
 
-    /// Gives up messages that nobody claimed before their expiry: ready to dead.
+    /// Gives up messages that nobody claimed before their expiry, ready to dead, and joins whose deadline has passed,
+    /// pending to expired.
     ///
     /// # Behavior
-    /// - At most `limit`. Their class is `expired`, and they do not hold their key back.
-    async fn expire(&self, limit: u32) -> Result<u64>;
+    /// - At most `limit` of each. The messages' class is `expired`, and they do not hold their key back.
+    /// - Deadlines first; then the messages count in their joins, as in [`settle`](Self::settle).
+    async fn expire(&self, limit: u32) -> Result<Expired>;
 
     /// Sets aside the due messages of keys that a dead message with the policy `park` holds back.
     ///
@@ -338,8 +367,34 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Behavior
     /// - At most `limit` (1 to 1,000); a caller repeats it until it answers less than that.
-    /// - Never a ready or leased one.
+    /// - Never a ready or leased one, nor one that is a step of a pending join.
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64>;
+
+    /// Looks at a join, for a message that waits for it.
+    ///
+    /// # Behavior
+    /// - A pending join whose deadline has passed expires by it, as in [`expire`](Self::expire).
+    async fn look(&self, join: JoinId) -> Result<Look>;
+
+    /// Stores the continuation that a waiting message sends, in a transaction of its own, and answers true; unless that
+    /// message has sent one before: then nothing is stored.
+    ///
+    /// # Behavior
+    /// - That it was sent is remembered with the join, not by the continuation's row, which may be gone by then.
+    /// - Without a continuation it only remembers. For a join that is not there nothing is stored.
+    async fn continue_join(
+        &self,
+        join: JoinId,
+        wait: MessageId,
+        continuation: Option<&NewMessage>,
+    ) -> Result<bool>;
+
+    /// Removes joins that have been over for longer than this, with their steps and waits.
+    ///
+    /// # Behavior
+    /// - At most `limit` (1 to 1,000) joins; a caller repeats it until it answers less than that.
+    /// - Never a pending one, nor one that a message still waits for.
+    async fn prune_joins(&self, keep: Duration, limit: u32) -> Result<u64>;
 
     /// Whether it is the caller's turn to do this job: yes for one caller per turn, however many ask.
     ///

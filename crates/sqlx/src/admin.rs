@@ -6,14 +6,17 @@ use async_trait::async_trait;
 use posthaste_core::store::admin::{MAX_PAGE, STATS_CAP};
 use posthaste_core::store::check_batch;
 use posthaste_core::{
-    Change, Count, Cursor, Failure, FailureClass, Filter, HistoryEntry, Listing, MessageId, Record, Result,
-    State, Stats, StoreAdmin, TopicCount, WorkItemId,
+    Change, Count, Cursor, Failure, FailureClass, Filter, HistoryEntry, Join, JoinFilter, JoinId,
+    JoinListing, JoinStatus, Listing, MessageId, Record, Result, State, Stats, StepListing, StepStatus,
+    StoreAdmin, TopicCount, WorkItemId,
 };
+use sqlx_core::database::Database;
 
 use crate::arg::Arg;
 use crate::dialect::Dialect;
 use crate::retry::Tries;
 use crate::row::{self, Columns};
+use crate::sql::Statement;
 use crate::store::{SqlStore, retrying};
 
 /// The values of a filter, in the order in which `list.sql` and `select.sql` take them after their first.
@@ -76,18 +79,37 @@ impl<D: Dialect> SqlStore<D> {
         }
         .map_err(failed)?;
         self.unpark(name, &mut tx, &keyed).await?;
+        match action {
+            Action::Requeue => {
+                D::fetch(&mut tx, &statements.uncount, &[Arg::Ids(Some(&ids))]).await.map_err(failed)?;
+            }
+            Action::Bury => {
+                let failed_step = StepStatus::Failed.code();
+                let ends: Vec<(MessageId, i16)> = ids.iter().map(|id| (*id, failed_step)).collect();
+                D::fetch(&mut tx, &statements.count, &[Arg::Ends(&ends)]).await.map_err(failed)?;
+            }
+        }
         self.commit_own(name, tx).await?;
         Ok(ids)
+    }
+
+    /// Asks an operator's question, planned for what it asks.
+    async fn read(
+        &self,
+        operation: &'static str,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<<D::Db as Database>::Row>> {
+        let mut tx = self.begin_read(operation).await?;
+        let rows = D::fetch(&mut tx, statement, args).await.map_err(|error| self.wrap(operation, error))?;
+        tx.rollback().await.map_err(|error| self.wrap(operation, error))?;
+        Ok(rows)
     }
 
     async fn records(&self, filter: &Filter, after: i64, limit: u32) -> Result<Vec<Record>> {
         let mut args = vec![Arg::int(after)];
         args.extend(filter_args(filter, limit));
-        let mut tx = self.begin_read("list").await?;
-        let rows = D::fetch(&mut tx, &self.statements().list, &args)
-            .await
-            .map_err(|error| self.wrap("list", error))?;
-        tx.rollback().await.map_err(|error| self.wrap("list", error))?;
+        let rows = self.read("list", &self.statements().list, &args).await?;
         rows.iter().map(row::record).collect::<Result<_>>().map_err(|error| error.during("list"))
     }
 }
@@ -153,5 +175,40 @@ impl<D: Dialect> StoreAdmin for SqlStore<D> {
     async fn bury(&self, change: &Change) -> Result<Vec<MessageId>> {
         change.check().map_err(|error| error.during("bury"))?;
         retrying!(self.change(Action::Bury, change))
+    }
+    async fn join(&self, id: JoinId) -> Result<Option<Join>> {
+        let rows = self.fetch("join", &self.statements().join, &[Arg::Id(Some(id.as_uuid()))]).await?;
+        rows.first().map(row::join).transpose().map_err(|error| error.during("join"))
+    }
+
+    async fn joins(&self, filter: &JoinFilter, after: Option<JoinId>, limit: u32) -> Result<JoinListing> {
+        check_batch("page", limit, MAX_PAGE).map_err(|error| error.during("joins"))?;
+        filter.check().map_err(|error| error.during("joins"))?;
+        let args = [
+            Arg::Id(after.as_ref().map(JoinId::as_uuid)),
+            Arg::Text(filter.grouping_key.as_deref()),
+            Arg::Small(filter.status.map(JoinStatus::code)),
+            Arg::Id(filter.message.as_ref().map(MessageId::as_uuid)),
+            Arg::int(limit + 1),
+        ];
+        let rows = self.read("joins", &self.statements().joins, &args).await?;
+        let mut joins: Vec<Join> = rows.iter().map(row::join).collect::<Result<_>>()?;
+        let more = joins.len() > limit as usize;
+        joins.truncate(limit as usize);
+        Ok(JoinListing { next: joins.last().filter(|_| more).map(|last| last.id), joins })
+    }
+
+    async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing> {
+        check_batch("page", limit, MAX_PAGE).map_err(|error| error.during("steps"))?;
+        let args = [
+            Arg::Id(Some(join.as_uuid())),
+            Arg::Id(after.as_ref().map(MessageId::as_uuid)),
+            Arg::int(limit + 1),
+        ];
+        let rows = self.read("steps", &self.statements().steps, &args).await?;
+        let mut steps: Vec<_> = rows.iter().map(row::step).collect::<Result<_>>()?;
+        let more = steps.len() > limit as usize;
+        steps.truncate(limit as usize);
+        Ok(StepListing { next: steps.last().filter(|_| more).map(|last| last.message), steps })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use posthaste_core::{Lease, MessageId, Topics};
+use posthaste_core::{Lease, MessageId, Topics, Uuid, When};
 
 /// A value to bind.
 #[derive(Clone, Debug)]
@@ -25,6 +25,10 @@ pub enum Arg<'a> {
     Ids(Option<&'a [MessageId]>),
     /// Leases: two arrays, or one JSON text.
     Leases(&'a [Lease]),
+    /// An id.
+    Id(Option<&'a Uuid>),
+    /// What became of messages (1 done, 2 dead, 0 deferred): two arrays, or one JSON text.
+    Ends(&'a [(MessageId, i16)]),
 }
 
 impl<'a> Arg<'a> {
@@ -62,6 +66,16 @@ pub(crate) fn span_micros(span: Duration) -> i64 {
 /// The time so many microseconds after 1970.
 pub(crate) fn from_micros(micros: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
+
+/// A time as its two values: whether it counts from now, and microseconds.
+pub(crate) fn moment(when: Option<When>) -> (bool, Option<i64>) {
+    match when {
+        None => (true, None),
+        Some(When::Now) => (true, Some(0)),
+        Some(When::After(delay)) => (true, Some(span_micros(delay))),
+        Some(When::At(time)) => (false, Some(micros(time))),
+    }
 }
 
 #[cfg(test)]

@@ -128,13 +128,26 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     #[doc(hidden)]
     fn insert_is_long(messages: &[NewMessage]) -> bool;
 
+    /// Answers a code for each settlement, and then the joins that ended by them, with no code.
     #[doc(hidden)]
     fn settle(
         connection: &mut Connection<Self>,
-        statement: &Statement,
+        statements: &Statements,
         settlements: &[&Settlement],
         keep_done: bool,
     ) -> impl Future<Output = Result<Vec<<Self::Db as Database>::Row>, SqlxError>> + Send;
+    /// Runs a statement that may end messages, and counts them in their joins in the same transaction. Joins that end by it
+    /// are the rows whose first column is null.
+    #[doc(hidden)]
+    fn sweep(
+        connection: &mut Connection<Self>,
+        statements: &Statements,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> impl Future<Output = Result<Vec<<Self::Db as Database>::Row>, SqlxError>> + Send {
+        let _ = statements;
+        Self::fetch(connection, statement, args)
+    }
     #[doc(hidden)]
     fn renew(
         connection: &mut Connection<Self>,

@@ -1,9 +1,9 @@
 //! What the databases without arrays need: lists as JSON texts, and inserts with a row of values per message.
 
-use posthaste_core::{Lease, MessageId, NewMessage, Settlement, When};
+use posthaste_core::{Lease, MessageId, NewMessage, Settlement};
 use serde_json::{Value, json};
 
-use crate::arg::{Arg, micros, span_micros};
+use crate::arg::{Arg, span_micros};
 
 /// The JSON text of a list, or none for a list that is not given.
 pub(crate) fn list(arg: &Arg<'_>) -> Option<String> {
@@ -12,6 +12,7 @@ pub(crate) fn list(arg: &Arg<'_>) -> Option<String> {
         Arg::Texts(list) => list.as_ref().map(|list| json!(list).to_string()),
         Arg::Ids(list) => list.map(|ids| ids_of(ids.iter().copied())),
         Arg::Leases(list) => Some(leases(*list)),
+        Arg::Ends(list) => Some(ends(list)),
         _ => None,
     }
 }
@@ -51,6 +52,11 @@ pub(crate) fn settlements(settlements: &[&Settlement]) -> String {
 pub(crate) fn leases<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> String {
     let pair = |lease: &Lease| json!([lease.item.get(), lease.epoch]);
     Value::Array(leases.into_iter().map(pair).collect()).to_string()
+}
+
+/// `[[message, end], ..]`, messages in hexadecimal
+fn ends(ends: &[(MessageId, i16)]) -> String {
+    Value::Array(ends.iter().map(|(id, end)| json!([hex(id.as_bytes()), end])).collect()).to_string()
 }
 
 /// Up to so many rows a statement is kept prepared. Each size is a statement of its own, and on a user's connection ours
@@ -93,7 +99,7 @@ macro_rules! bind_rows {
             $args.add(message.priority())?;
             $args.add(message.occurred_at().map($crate::arg::micros))?;
             for when in [Some(message.due()), message.expires()] {
-                let (from_now, value) = $crate::json::time(when);
+                let (from_now, value) = $crate::arg::moment(when);
                 $args.add(from_now)?;
                 $args.add(value)?;
             }
@@ -111,16 +117,6 @@ macro_rules! bind_rows {
     };
 }
 pub(crate) use bind_rows;
-
-/// A time as its two values: whether it counts from now, and microseconds.
-pub(crate) fn time(when: Option<When>) -> (bool, Option<i64>) {
-    match when {
-        None => (true, None),
-        Some(When::Now) => (true, Some(0)),
-        Some(When::After(delay)) => (true, Some(span_micros(delay))),
-        Some(When::At(time)) => (false, Some(micros(time))),
-    }
-}
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -6,6 +6,7 @@ mod admin;
 mod arg;
 mod dialect;
 mod error;
+mod join;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod json;
 mod listen;

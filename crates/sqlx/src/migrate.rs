@@ -87,13 +87,7 @@ impl Script {
 /// A routine's SQL, with the statements that it shares with the Rust code: `/*include claim*/` stands for the text of
 /// `claim.sql`.
 fn include(files: &Files, naming: &Naming, sql: &str) -> String {
-    let shared = [
-        ("claim", files.claim),
-        ("settle", files.settle),
-        ("renew", files.renew),
-        ("reap", files.reap),
-        ("expire", files.expire),
-    ];
+    let shared = [("claim", files.claim), ("renew", files.renew)];
     let text = shared.iter().fold(sql.to_owned(), |text, (name, statement)| {
         text.replace(&format!("/*include {name}*/"), statement)
     });

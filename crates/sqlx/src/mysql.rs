@@ -44,10 +44,13 @@ impl Dialect for MySql {
 
     const FILES: Files = files!(
         "mysql",
-        migrations: ["0001_outbox"],
+        migrations: ["0001_outbox", "0002_joins"],
         routines: [
-            "enqueue", "claim", "settle", "ack", "abandon", "defer", "release", "fail", "renew", "reap", "expire",
-            "park", "over", "list", "select", "stats", "topics", "turn",
+            "enqueue", "claim", "wake_waits", "count_steps", "uncount_steps", "settle", "ack", "abandon", "defer",
+            "release", "fail", "renew", "reap", "expire", "park", "over", "list", "select", "stats", "topics", "turn",
+            "join_answer", "attach_steps", "report_step", "end_join", "wait_for_join", "continue_join", "expire_joins", "expire_join",
+            "joins", "over_joins", "prune_joins", "start_join", "attach", "report_step_completed", "report_step_failed",
+            "cancel_join", "enqueue_join_wait",
         ]
     );
     const SCHEMES: &'static [&'static str] = &["mysql", "mariadb"];
@@ -162,7 +165,7 @@ impl Dialect for MySql {
 
     async fn settle(
         connection: &mut MySqlConnection,
-        statement: &Statement,
+        statements: &Statements,
         settlements: &[&Settlement],
         keep_done: bool,
     ) -> Result<Vec<MySqlRow>, SqlxError> {
@@ -170,7 +173,7 @@ impl Dialect for MySql {
         let sorted: Vec<&Settlement> = order.iter().map(|index| settlements[*index]).collect();
         let mut args = MySqlArguments::default();
         args.add(json::settlements(&sorted)).and_then(|()| args.add(keep_done)).map_err(SqlxError::Encode)?;
-        let rows = query_with(statement.sql(), args).fetch_all(connection).await?;
+        let rows = query_with(statements.settle.sql(), args).fetch_all(connection).await?;
         Ok(restore(rows, &order))
     }
 
@@ -323,9 +326,9 @@ fn order_by_item<T>(batch: &[&T], lease: impl Fn(&T) -> Lease) -> Vec<usize> {
     order
 }
 
-/// The answers in the order of the batch again.
+/// The answers in the order of the batch again; what follows them stays behind them.
 fn restore<R>(rows: Vec<R>, order: &[usize]) -> Vec<R> {
-    let mut rows: Vec<(usize, R)> = order.iter().copied().zip(rows).collect();
+    let mut rows: Vec<(usize, R)> = order.iter().copied().chain(order.len()..).zip(rows).collect();
     rows.sort_by_key(|(index, _)| *index);
     rows.into_iter().map(|(_, row)| row).collect()
 }
@@ -339,7 +342,10 @@ fn bind(args: &[Arg<'_>]) -> Result<MySqlArguments, BoxDynError> {
             Arg::Bool(value) => bound.add(value),
             Arg::Text(value) => bound.add(*value),
             Arg::Span(span) => bound.add(span_micros(*span)),
-            Arg::Ints(_) | Arg::Texts(_) | Arg::Ids(_) | Arg::Leases(_) => bound.add(json::list(arg)),
+            Arg::Id(id) => bound.add(id.map(|id| id.as_bytes().to_vec())),
+            Arg::Ints(_) | Arg::Texts(_) | Arg::Ids(_) | Arg::Leases(_) | Arg::Ends(_) => {
+                bound.add(json::list(arg))
+            }
         }?;
     }
     Ok(bound)

@@ -67,7 +67,7 @@ const EPOCH_2000: i64 = 946_684_800_000_000;
 impl Dialect for Postgres {
     type Db = sqlx_postgres::Postgres;
 
-    const FILES: Files = files!("postgres", migrations: ["0001_outbox"], routines: ["check", "claim", "settle", "keep", "enqueue"]);
+    const FILES: Files = files!("postgres", migrations: ["0001_outbox", "0002_joins"], routines: ["check", "claim", "joins", "settle", "keep", "enqueue"]);
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = Some("posthaste");
@@ -169,11 +169,13 @@ impl Dialect for Postgres {
 
     async fn settle(
         connection: &mut PgConnection,
-        statement: &Statement,
+        statements: &Statements,
         settlements: &[&Settlement],
         keep_done: bool,
     ) -> Result<Vec<PgRow>, SqlxError> {
-        query_with_result(statement.sql(), settle_args(settlements, keep_done)).fetch_all(connection).await
+        query_with_result(statements.settle.sql(), settle_args(settlements, keep_done))
+            .fetch_all(connection)
+            .await
     }
 
     async fn renew(
@@ -280,6 +282,10 @@ fn bind(args: &[Arg<'_>]) -> Result<PgArguments, BoxDynError> {
             Arg::Leases(list) => bound
                 .add(list.iter().map(|lease| lease.item.get()).collect::<Vec<_>>())
                 .and_then(|()| bound.add(list.iter().map(|lease| lease.epoch).collect::<Vec<_>>())),
+            Arg::Id(id) => bound.add(id.copied()),
+            Arg::Ends(list) => bound
+                .add(list.iter().map(|(id, _)| *id.as_uuid()).collect::<Vec<Uuid>>())
+                .and_then(|()| bound.add(list.iter().map(|(_, end)| *end).collect::<Vec<_>>())),
             Arg::Ids(list) => {
                 bound.add(list.map(|ids| ids.iter().map(|id| *id.as_uuid()).collect::<Vec<Uuid>>()))
             }

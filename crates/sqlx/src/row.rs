@@ -5,8 +5,9 @@
 use std::time::SystemTime;
 
 use posthaste_core::{
-    Bytes, Error, ErrorKind, FailureClass, HistoryEntry, Lease, Message, MessageId, OrderPolicy, Record,
-    Result, State, Topic, WorkItemId, WorkerId, decode_handled, decode_headers,
+    Bytes, EndedJoin, Error, ErrorKind, FailureClass, HistoryEntry, Join, JoinId, JoinStatus, Lease, Message,
+    MessageId, OrderPolicy, Record, Result, State, Step, StepStatus, Topic, WorkItemId, WorkerId,
+    decode_handled, decode_headers,
 };
 
 /// How a dialect's row gives its values; columns are counted from 0.
@@ -114,6 +115,58 @@ pub(crate) fn history(row: &impl Columns) -> Result<HistoryEntry> {
         lease_losses: row.count(5)?,
         last_error: row.opt_text(6)?,
     })
+}
+
+/// A join.
+pub(crate) fn join(row: &impl Columns) -> Result<Join> {
+    Ok(Join {
+        id: join_id(row, 0)?,
+        grouping_key: row.opt_text(1)?,
+        status: JoinStatus::from_code(row.small(2)?)?,
+        expected_steps: row.count(3)?,
+        attached_steps: row.count(4)?,
+        completed_steps: row.count(5)?,
+        failed_steps: row.count(6)?,
+        metadata: row.opt_text(7)?,
+        created_at: row.time(8)?,
+        updated_at: row.time(9)?,
+        ended_at: row.opt_time(10)?,
+        expires_at: row.opt_time(11)?,
+    })
+}
+
+/// The id of a join.
+pub(crate) fn join_id(row: &impl Columns, column: usize) -> Result<JoinId> {
+    Ok(JoinId::from_uuid(*row.id(column)?.as_uuid()))
+}
+
+/// A step of a join.
+pub(crate) fn step(row: &impl Columns) -> Result<Step> {
+    Ok(Step {
+        message: row.id(0)?,
+        status: StepStatus::from_code(row.small(1)?)?,
+        created_at: row.time(2)?,
+        updated_at: row.time(3)?,
+    })
+}
+
+/// The joins among the rows of a statement that ends messages: those whose first column is null.
+pub(crate) fn ended_joins<R: Columns>(rows: &[R]) -> Result<(Vec<&R>, Vec<EndedJoin>)> {
+    let (mut answers, mut joins) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        if row.opt_int(0)?.is_some() {
+            answers.push(row);
+            continue;
+        }
+        joins.push(EndedJoin {
+            id: join_id(row, 1)?,
+            status: JoinStatus::from_code(row.small(2)?)?,
+            expected_steps: row.count(3)?,
+            completed_steps: row.count(4)?,
+            failed_steps: row.count(5)?,
+        });
+    }
+    Ok((answers, joins))
 }
 
 /// Reads a dialect's rows: what all of them do alike, and then what this one does in its own way.

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, WorkItemId,
+    Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, StepStatus,
+    WorkItemId,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::arguments::Arguments as _;
@@ -55,11 +56,14 @@ impl SqliteStore {
     }
 }
 
+/// What time it is; only here a statement of its own.
+const NOW: &str = include_str!("../sql/sqlite/clock/now.sql");
+
 #[allow(private_interfaces, reason = "sealed: nobody else implements or calls it")]
 impl Dialect for Sqlite {
     type Db = sqlx_sqlite::Sqlite;
 
-    const FILES: Files = files!("sqlite", migrations: ["0001_outbox"], routines: []);
+    const FILES: Files = files!("sqlite", migrations: ["0001_outbox", "0002_joins"], routines: []);
     const SCHEMES: &'static [&'static str] = &["sqlite"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = None;
@@ -173,7 +177,7 @@ impl Dialect for Sqlite {
 
     async fn settle(
         connection: &mut SqliteConnection,
-        statement: &Statement,
+        statements: &Statements,
         settlements: &[&Settlement],
         keep_done: bool,
     ) -> Result<Vec<SqliteRow>, SqlxError> {
@@ -181,7 +185,16 @@ impl Dialect for Sqlite {
         args.add(json::settlements(settlements))
             .and_then(|()| args.add(keep_done))
             .map_err(SqlxError::Encode)?;
-        in_transaction(connection, statement, args).await
+        counting(connection, statements, &statements.settle, args).await
+    }
+
+    async fn sweep(
+        connection: &mut SqliteConnection,
+        statements: &Statements,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<SqliteRow>, SqlxError> {
+        counting(connection, statements, statement, bind(args).map_err(SqlxError::Encode)?).await
     }
 
     async fn renew(
@@ -238,6 +251,43 @@ async fn in_transaction(
     Ok(rows)
 }
 
+/// Runs a statement that ends messages, and counts in the same transaction what became of them in their joins. Its last
+/// value is what time it is.
+///
+/// Beside its answers the statement gives, if there are any joins, a row of two columns for each message: its id and what
+/// became of it; or it has that in its answers: whether the message is dead in column 6, and its id in column 7.
+async fn counting(
+    connection: &mut SqliteConnection,
+    statements: &Statements,
+    statement: &Statement,
+    mut args: SqliteArguments,
+) -> Result<Vec<SqliteRow>, SqlxError> {
+    let mut tx = connection.begin_with(Sqlite::BEGIN).await?;
+    // Each statement here has a time of its own; what happens in one transaction happens at one.
+    let clock = Sqlite::fetch(&mut tx, &Statement::new(NOW.to_owned()), &[]).await?;
+    let now: i64 = clock.first().ok_or(SqlxError::RowNotFound)?.try_get_unchecked(0)?;
+    args.add(now).map_err(SqlxError::Encode)?;
+    let rows = query_with(statement.sql(), args).fetch_all(&mut *tx).await?;
+    let (mut ended, mut answers) = (Vec::new(), Vec::new());
+    for row in rows {
+        let id = |column: usize| id_of(&row.try_get_unchecked::<Vec<u8>, _>(column)?);
+        match row.len() {
+            2 => {
+                ended.push((id(0)?, row.try_get_unchecked(1)?));
+                continue;
+            }
+            8 if row.try_get_unchecked(6)? => ended.push((id(7)?, StepStatus::Failed.code())),
+            _ => {}
+        }
+        answers.push(row);
+    }
+    if !ended.is_empty() {
+        answers.extend(Sqlite::fetch(&mut tx, &statements.count, &[Arg::Ends(&ended), Arg::int(now)]).await?);
+    }
+    tx.commit().await?;
+    Ok(answers)
+}
+
 /// Creates the table of the version.
 pub(crate) fn setup(script: &Script) -> String {
     let table = script.naming.full("outbox_version");
@@ -259,7 +309,10 @@ fn bind(args: &[Arg<'_>]) -> Result<SqliteArguments, BoxDynError> {
             Arg::Bool(value) => bound.add(value),
             Arg::Text(value) => bound.add(value.map(str::to_owned)),
             Arg::Span(span) => bound.add(span_micros(*span)),
-            Arg::Ints(_) | Arg::Texts(_) | Arg::Ids(_) | Arg::Leases(_) => bound.add(json::list(arg)),
+            Arg::Id(id) => bound.add(id.map(|id| id.as_bytes().to_vec())),
+            Arg::Ints(_) | Arg::Texts(_) | Arg::Ids(_) | Arg::Leases(_) | Arg::Ends(_) => {
+                bound.add(json::list(arg))
+            }
         }?;
     }
     Ok(bound)

@@ -9,9 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use posthaste_core::store::{MAX_BATCH, MAX_PRUNE_BATCH, check_batch, check_lease, distinct};
 use posthaste_core::{
-    Birth, ClaimRequest, Enqueued, Error, ErrorKind, Failure, Lease, MAX_LEASE_LOSSES, MAX_NAME_BYTES,
-    Message, NewMessage, Outcome, Reaped, Result, Retention, Settled, Settlement, State, Store,
-    TransactionalStore, Transactions, Turn,
+    Birth, ClaimRequest, Enqueued, Error, ErrorKind, Expired, Failure, JoinId, Lease, Look, MAX_LEASE_LOSSES,
+    MAX_NAME_BYTES, Message, MessageId, NewMessage, Outcome, Reaped, Result, Retention, Settled,
+    SettledBatch, Settlement, State, Store, TransactionalStore, Transactions, Turn,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::connection::Connection as _;
@@ -50,7 +50,7 @@ pub(crate) use retrying;
 pub struct SqlStore<D: Dialect>(Arc<Inner<D>>);
 
 /// The longest period of a job: 100 years, as for all spans of time.
-const MAX_PERIOD_MICROS: i64 = 100 * 365 * 24 * 3_600 * 1_000_000;
+pub(crate) const MAX_PERIOD_MICROS: i64 = 100 * 365 * 24 * 3_600 * 1_000_000;
 /// The beginning of the year 9999, up to which every database can count.
 const MAX_TIME_MICROS: i64 = 253_370_764_800 * 1_000_000;
 
@@ -273,7 +273,7 @@ impl<D: Dialect> SqlStore<D> {
         Ok(enqueued)
     }
 
-    async fn insert_all(
+    pub(crate) async fn insert_all(
         &self,
         operation: &'static str,
         connection: &mut Connection<D>,
@@ -298,10 +298,28 @@ impl<D: Dialect> SqlStore<D> {
         outcome.map_err(|error| self.wrap(operation, error))?.map_err(|error| error.during(operation))
     }
 
-    async fn settle_once(&self, settlements: &[&Settlement]) -> Result<Vec<Settled>> {
+    async fn settle_once(&self, settlements: &[&Settlement]) -> Result<SettledBatch> {
         let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap("settle", error))?;
-        let rows = D::settle(&mut connection, &self.0.statements.settle, settlements, self.0.keep_done).await;
-        codes(&rows.map_err(|error| self.wrap("settle", error))?)
+        let rows = D::settle(&mut connection, &self.0.statements, settlements, self.0.keep_done).await;
+        let rows = rows.map_err(|error| self.wrap("settle", error))?;
+        let (codes, joins) = row::ended_joins(&rows)?;
+        let settled =
+            codes.into_iter().map(|row| Settled::from_code(row.small(0)?)).collect::<Result<_>>()?;
+        Ok(SettledBatch { settled, joins })
+    }
+
+    /// Runs a statement that may end messages; see [`Dialect::sweep`].
+    pub(crate) async fn sweep(
+        &self,
+        operation: &'static str,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<<D::Db as Database>::Row>> {
+        retrying!(async {
+            let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap(operation, error))?;
+            let rows = D::sweep(&mut connection, &self.0.statements, statement, args).await;
+            rows.map_err(|error| self.wrap(operation, error))
+        })
     }
 
     async fn renew_once(&self, leases: &[&Lease], lease: Duration) -> Result<Vec<Settled>> {
@@ -446,13 +464,14 @@ impl<D: Dialect> Store for SqlStore<D> {
         Ok(messages)
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<SettledBatch> {
         let (distinct, answers) = distinct("settlements", settlements, |settlement| settlement.lease)?;
         if distinct.is_empty() {
-            return Ok(Vec::new());
+            return Ok(SettledBatch::default());
         }
-        let settled: Result<_> = retrying!(self.settle_once(&distinct));
-        Ok(answers.expand(&settled?))
+        let batch: Result<_> = retrying!(self.settle_once(&distinct));
+        let SettledBatch { settled, joins } = batch?;
+        Ok(SettledBatch { settled: answers.expand(&settled), joins })
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>> {
@@ -468,18 +487,41 @@ impl<D: Dialect> Store for SqlStore<D> {
     async fn reap(&self, limit: u32) -> Result<Reaped> {
         check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("reap"))?;
         let args = [Arg::int(limit), Arg::int(MAX_LEASE_LOSSES)];
-        let rows = self.fetch("reap", &self.statements().reap, &args).await?;
-        let (mut ready, mut dead) = (0, 0);
-        for row in &rows {
-            ready += u64::try_from(row.int(0)?).unwrap_or_default();
-            dead += u64::try_from(row.int(1)?).unwrap_or_default();
+        let rows = self.sweep("reap", &self.statements().reap, &args).await?;
+        let (counts, joins) = row::ended_joins(&rows)?;
+        let mut reaped = Reaped { joins, ..Reaped::default() };
+        for row in counts {
+            reaped.ready += u64::try_from(row.int(0)?).unwrap_or_default();
+            reaped.dead += u64::try_from(row.int(6)?).unwrap_or_default();
         }
-        Ok(Reaped { ready, dead })
+        Ok(reaped)
     }
 
-    async fn expire(&self, limit: u32) -> Result<u64> {
+    async fn expire(&self, limit: u32) -> Result<Expired> {
         check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("expire"))?;
-        self.count("expire", &self.statements().expire, limit).await
+        let rows = self.sweep("expire", &self.statements().expire, &[Arg::int(limit)]).await?;
+        let (counts, joins) = row::ended_joins(&rows)?;
+        let count = |row: &<D::Db as Database>::Row| Ok(u64::try_from(row.int(0)?).unwrap_or_default());
+        let messages = counts.into_iter().map(count).sum::<Result<u64>>()?;
+        Ok(Expired { messages, joins })
+    }
+
+    async fn look(&self, join: JoinId) -> Result<Look> {
+        self.look_at(join).await
+    }
+
+    async fn continue_join(
+        &self,
+        join: JoinId,
+        wait: MessageId,
+        continuation: Option<&NewMessage>,
+    ) -> Result<bool> {
+        retrying!(self.continue_once(join, wait, continuation))
+    }
+
+    async fn prune_joins(&self, keep: Duration, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_PRUNE_BATCH).map_err(|error| error.during("prune joins"))?;
+        retrying!(self.prune_joins_once(keep, limit))
     }
 
     async fn park(&self, limit: u32) -> Result<u64> {

@@ -1,4 +1,4 @@
-//! A store that counts the calls to another one, and can be told to fail some of them.
+//! A store that counts the calls to another one, and can be told to fail some of them, or to hold answers back.
 //!
 //! Tests of costs count with it, tests of outages fail with it. What it does not fail it passes on unchanged.
 
@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use posthaste_core::{
-    Birth, Change, ClaimRequest, Cursor, Enqueued, Error, ErrorKind, Filter, HistoryEntry, Lease, Listing,
-    Message, MessageId, NewMessage, Reaped, Record, Result, Retention, Settled, Settlement, Stats, Store,
-    StoreAdmin, TransactionalStore, Transactions, Turn,
+    Attached, Birth, Change, ClaimRequest, Cursor, EndedJoin, Enqueued, Error, ErrorKind, Expired, Filter,
+    HistoryEntry, Join, JoinFilter, JoinId, JoinListing, JoinStore, Lease, Listing, Look, Message, MessageId,
+    NewJoin, NewMessage, Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement,
+    Stats, StepEnd, StepListing, Store, StoreAdmin, TransactionalStore, Transactions, Turn,
 };
+use tokio::sync::Semaphore;
 
 /// Counts the calls to a store. Clones count together.
 #[derive(Clone, Debug)]
@@ -24,6 +26,7 @@ pub struct Counting<S> {
 struct Counts {
     calls: BTreeMap<&'static str, u64>,
     failing: BTreeMap<&'static str, u64>,
+    held: BTreeMap<&'static str, Arc<Semaphore>>,
     largest_claim: usize,
     answered_claims: u64,
 }
@@ -69,6 +72,26 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().failing.insert(operation, times);
     }
 
+    /// Holds back the answers of this operation, `claim` or `look`: it takes place at once, but nobody is told.
+    pub fn hold(&self, operation: &'static str) {
+        self.counts.lock().unwrap().held.insert(operation, Arc::new(Semaphore::new(0)));
+    }
+
+    /// Lets the answers go that were held back.
+    pub fn let_go(&self, operation: &'static str) {
+        if let Some(held) = self.counts.lock().unwrap().held.remove(operation) {
+            held.close();
+        }
+    }
+
+    async fn answer(&self, operation: &'static str) {
+        let held = self.counts.lock().unwrap().held.get(operation).cloned();
+        if let Some(held) = held {
+            // Nobody ever gets one: it is over when it is closed.
+            let _ = held.acquire().await;
+        }
+    }
+
     fn count(&self, operation: &'static str) -> Result<()> {
         let mut counts = self.counts.lock().unwrap();
         *counts.calls.entry(operation).or_default() += 1;
@@ -97,13 +120,14 @@ impl<S: Store> Store for Counting<S> {
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>> {
         self.count("claim")?;
         let claimed = self.store.claim(request).await?;
+        self.answer("claim").await;
         let mut counts = self.counts.lock().unwrap();
         counts.largest_claim = counts.largest_claim.max(claimed.len());
         counts.answered_claims += 1;
         Ok(claimed)
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<SettledBatch> {
         self.count("settle")?;
         self.store.settle(settlements).await
     }
@@ -118,7 +142,7 @@ impl<S: Store> Store for Counting<S> {
         self.store.reap(limit).await
     }
 
-    async fn expire(&self, limit: u32) -> Result<u64> {
+    async fn expire(&self, limit: u32) -> Result<Expired> {
         self.count("expire")?;
         self.store.expire(limit).await
     }
@@ -131,6 +155,28 @@ impl<S: Store> Store for Counting<S> {
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
         self.count("prune")?;
         self.store.prune(retention, limit).await
+    }
+
+    async fn look(&self, join: JoinId) -> Result<Look> {
+        self.count("look")?;
+        let look = self.store.look(join).await?;
+        self.answer("look").await;
+        Ok(look)
+    }
+
+    async fn continue_join(
+        &self,
+        join: JoinId,
+        wait: MessageId,
+        continuation: Option<&NewMessage>,
+    ) -> Result<bool> {
+        self.count("continue_join")?;
+        self.store.continue_join(join, wait, continuation).await
+    }
+
+    async fn prune_joins(&self, keep: Duration, limit: u32) -> Result<u64> {
+        self.count("prune_joins")?;
+        self.store.prune_joins(keep, limit).await
     }
 
     async fn turn(&self, job: &str, turn: Turn) -> Result<bool> {
@@ -168,6 +214,49 @@ impl<S: TransactionalStore> TransactionalStore for Counting<S> {
     async fn survivors(&self, connection: &mut S::Connection, leases: &[Lease]) -> Result<Vec<bool>> {
         self.count("survivors")?;
         self.store.survivors(connection, leases).await
+    }
+}
+
+impl<S: JoinStore> JoinStore for Counting<S> {
+    async fn start_join(&self, connection: &mut S::Connection, join: &NewJoin) -> Result<()> {
+        self.count("start_join")?;
+        self.store.start_join(connection, join).await
+    }
+
+    async fn attach(
+        &self,
+        connection: &mut S::Connection,
+        join: JoinId,
+        messages: &[MessageId],
+    ) -> Result<Attached> {
+        self.count("attach")?;
+        self.store.attach(connection, join, messages).await
+    }
+
+    async fn report(
+        &self,
+        connection: &mut S::Connection,
+        join: JoinId,
+        message: MessageId,
+        end: StepEnd,
+    ) -> Result<Reported> {
+        self.count("report")?;
+        self.store.report(connection, join, message, end).await
+    }
+
+    async fn cancel_join(&self, connection: &mut S::Connection, join: JoinId) -> Result<Option<EndedJoin>> {
+        self.count("cancel_join")?;
+        self.store.cancel_join(connection, join).await
+    }
+
+    async fn wait_for_join(
+        &self,
+        connection: &mut S::Connection,
+        join: JoinId,
+        wait: MessageId,
+    ) -> Result<Look> {
+        self.count("wait_for_join")?;
+        self.store.wait_for_join(connection, join, wait).await
     }
 }
 
@@ -215,5 +304,19 @@ impl<S: StoreAdmin> StoreAdmin for Counting<S> {
     async fn bury(&self, change: &Change) -> Result<Vec<MessageId>> {
         self.count("bury")?;
         self.store.bury(change).await
+    }
+    async fn join(&self, id: JoinId) -> Result<Option<Join>> {
+        self.count("join")?;
+        self.store.join(id).await
+    }
+
+    async fn joins(&self, filter: &JoinFilter, after: Option<JoinId>, limit: u32) -> Result<JoinListing> {
+        self.count("joins")?;
+        self.store.joins(filter, after, limit).await
+    }
+
+    async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing> {
+        self.count("steps")?;
+        self.store.steps(join, after, limit).await
     }
 }

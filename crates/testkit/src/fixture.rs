@@ -7,15 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use posthaste_core::{
-    Change, Failure, Filter, MessageId, Outcome, Retention, Settlement, State, Store, StoreAdmin,
-    TransactionalStore, Transactions,
+    Change, Failure, Filter, JoinFilter, JoinStatus, JoinStore, MessageId, Outcome, Retention, Settlement,
+    State, Store, StoreAdmin, TransactionalStore, Transactions,
 };
 
 /// One fresh, empty store for one test. Whatever goes wrong in here is a panic.
 #[async_trait]
 pub trait Fixture: Sized + Send + Sync + 'static {
     /// The store. Clones of it are handed to tasks.
-    type Store: Transactions + StoreAdmin + Clone;
+    type Store: Transactions + JoinStore + StoreAdmin + Clone;
     /// A real transaction of a user's own.
     type Transaction: Send;
 
@@ -42,7 +42,7 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     }
 
     /// Lets time pass for the store. Real databases move every stored time into the past, those of the history, of the
-    /// jobs, and the time of occurrence included.
+    /// jobs, of joins and their steps, and the time of occurrence included.
     async fn advance(&self, by: Duration);
 
     /// Begins a transaction. Cases never hold two at a time in one task: some databases have one writer.
@@ -72,7 +72,7 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// The ids in the archive, oldest first.
     async fn archived(&self) -> Vec<MessageId>;
 
-    /// Empties the store; the archive may stay. The default does it message by message.
+    /// Empties the store of messages and joins; the archive may stay. The default does it message by message.
     async fn clear(&self) {
         clear_through_the_api(self).await;
     }
@@ -85,6 +85,8 @@ pub trait Fixture: Sized + Send + Sync + 'static {
 pub async fn clear_through_the_api<F: Fixture>(fixture: &F) {
     let store = fixture.store();
     let everything = Change::new(Filter::default(), "testkit", "clear").unwrap().limit(10_000);
+    // The steps of a pending join cannot be pruned.
+    cancel_joins(fixture).await;
     loop {
         let leased = Filter { state: Some(State::Leased), ..Filter::default() };
         let page = store.list(&leased, None, 200).await.unwrap().records;
@@ -101,6 +103,25 @@ pub async fn clear_through_the_api<F: Fixture>(fixture: &F) {
             break;
         }
     }
+    while store.prune_joins(Duration::ZERO, 1_000).await.unwrap() > 0 {}
     let left = store.list(&Filter::default(), None, 1).await.unwrap().records;
     assert!(left.is_empty(), "the store could not be cleared: {left:?}");
+    let left = store.joins(&JoinFilter::default(), None, 1).await.unwrap().joins;
+    assert!(left.is_empty(), "the store could not be cleared of joins: {left:?}");
+}
+
+async fn cancel_joins<F: Fixture>(fixture: &F) {
+    let store = fixture.store();
+    let pending = JoinFilter { status: Some(JoinStatus::Pending), ..JoinFilter::default() };
+    loop {
+        let page = store.joins(&pending, None, 200).await.unwrap().joins;
+        if page.is_empty() {
+            return;
+        }
+        let mut tx = fixture.begin().await;
+        for join in &page {
+            store.cancel_join(fixture.connection(&mut tx), join.id).await.unwrap();
+        }
+        fixture.commit(tx).await;
+    }
 }

@@ -1,4 +1,4 @@
-//! What happened, and whether it may have: an append-only record of a run, and the checks of I1, I2, I4, I5, I6 and I12.
+//! What happened, and whether it may have: an append-only record of a run, and the checks of I1, I2, I4, I5, I6, I7 and I12.
 //!
 //! Recording must never accuse the innocent: a claim is recorded after it returned and a settlement before it is sent,
 //! so what is recorded as one's own lies within what was. Checks name the first violation they find.
@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use posthaste_core::{Lease, MessageId, Settled, Stats, WorkItemId, WorkerId};
+use posthaste_core::{
+    Filter, Join, JoinFilter, JoinStatus, Lease, MessageId, Settled, State, Stats, Step, StepStatus,
+    StoreAdmin, WorkItemId, WorkerId,
+};
 
 /// What became of the transaction that a message was enqueued in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,6 +265,91 @@ impl History {
             return Ok(());
         }
         Err(format!("{committed} messages were committed, and there are {}: {census:?}", census.total()))
+    }
+}
+
+/// Every join of a store at rest with its steps, and the state of every message.
+#[derive(Clone, Debug, Default)]
+pub struct JoinCensus {
+    joins: Vec<(Join, Vec<Step>)>,
+    states: HashMap<MessageId, State>,
+}
+
+impl JoinCensus {
+    /// The census of a store that nobody changes meanwhile.
+    pub async fn of<S: StoreAdmin + ?Sized>(store: &S) -> Self {
+        let mut census = Self::default();
+        let mut after = None;
+        loop {
+            let page = store.list(&Filter::default(), after, 200).await.unwrap();
+            census.states.extend(page.records.iter().map(|record| (record.message.id, record.state)));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let mut after = None;
+        loop {
+            let page = store.joins(&JoinFilter::default(), after, 200).await.unwrap();
+            for join in page.joins {
+                let (mut steps, mut after) = (Vec::new(), None);
+                loop {
+                    let page = store.steps(join.id, after, 200).await.unwrap();
+                    steps.extend(page.steps);
+                    after = page.next;
+                    if after.is_none() {
+                        break;
+                    }
+                }
+                census.joins.push((join, steps));
+            }
+            after = page.next;
+            if after.is_none() {
+                return census;
+            }
+        }
+    }
+
+    /// I7: a join's counters are those of its steps, it is over if and only if they say so or somebody ended it, and
+    /// whatever is not counted can still be: its message is ready or leased.
+    pub fn exact(&self) -> Verdict {
+        self.joins.iter().try_for_each(|(join, steps)| {
+            self.exact_join(join, steps).map_err(|fault| format!("{fault}: {join:?}"))
+        })
+    }
+
+    fn exact_join(&self, join: &Join, steps: &[Step]) -> Verdict {
+        let of = |status| steps.iter().filter(|step| step.status == status).count();
+        let number = |count: u32| usize::try_from(count).unwrap();
+        let (completed, failed) = (of(StepStatus::Completed), of(StepStatus::Failed));
+        if number(join.attached_steps) != steps.len() || join.attached_steps > join.expected_steps {
+            return Err(format!("there are {} steps", steps.len()));
+        }
+        if (number(join.completed_steps), number(join.failed_steps)) != (completed, failed) {
+            return Err(format!("{completed} completed and {failed} failed steps are not the counters"));
+        }
+        let late = of(StepStatus::LateCompleted) + of(StepStatus::LateFailed);
+        let complete = completed + failed >= number(join.expected_steps);
+        let right = match join.status {
+            JoinStatus::Pending => !complete && late == 0,
+            JoinStatus::Completed => complete && failed == 0,
+            JoinStatus::Failed => complete && failed > 0,
+            JoinStatus::Cancelled | JoinStatus::Expired => !complete,
+        };
+        if !right || join.ended_at.is_some() == (join.status == JoinStatus::Pending) {
+            return Err(format!(
+                "{completed} completed and {failed} failed steps do not make it {}",
+                join.status
+            ));
+        }
+        for step in steps.iter().filter(|step| step.status == StepStatus::Pending) {
+            match self.states.get(&step.message) {
+                Some(State::Ready | State::Leased) => {}
+                Some(state) => return Err(format!("the pending step {} is {state}", step.message)),
+                None => return Err(format!("the pending step {} is gone", step.message)),
+            }
+        }
+        Ok(())
     }
 }
 

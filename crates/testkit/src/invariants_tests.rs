@@ -146,3 +146,90 @@ fn one_too_few_and_one_too_many_are_reported() {
     assert_says(&run.history.conservation(&Census::default()), "1 messages were committed, and there are 0");
     assert_says(&run.history.conservation(&Census { ready: 1, dead: 1, ..Census::default() }), "there are 2");
 }
+
+/// A join in order: of three expected steps one is completed, and one is pending.
+fn half_done() -> JoinCensus {
+    let now = std::time::SystemTime::now();
+    let step = |status| Step { message: MessageId::new(), status, created_at: now, updated_at: now };
+    let steps = vec![step(StepStatus::Completed), step(StepStatus::Pending)];
+    let join = Join {
+        id: posthaste_core::JoinId::new(),
+        grouping_key: None,
+        status: JoinStatus::Pending,
+        expected_steps: 3,
+        attached_steps: 2,
+        completed_steps: 1,
+        failed_steps: 0,
+        metadata: None,
+        created_at: now,
+        updated_at: now,
+        ended_at: None,
+        expires_at: None,
+    };
+    let states = HashMap::from([(steps[0].message, State::Done), (steps[1].message, State::Leased)]);
+    JoinCensus { joins: vec![(join, steps)], states }
+}
+
+/// What the check says when this is changed.
+fn with(change: impl FnOnce(&mut Join, &mut Vec<Step>, &mut HashMap<MessageId, State>)) -> Verdict {
+    let mut census = half_done();
+    let (join, steps) = &mut census.joins[0];
+    change(join, steps, &mut census.states);
+    census.exact()
+}
+
+#[test]
+fn joins_in_order_pass() {
+    assert_eq!(half_done().exact(), Ok(()));
+    let ended_at = Some(std::time::SystemTime::now());
+    let over = |status| with(|join, _, _| (join.status, join.ended_at) = (status, ended_at));
+    assert_eq!((over(JoinStatus::Cancelled), over(JoinStatus::Expired)), (Ok(()), Ok(())));
+    let complete = |status: StepStatus| {
+        with(|join, steps, _| {
+            steps[1].status = status;
+            (join.expected_steps, join.ended_at) = (2, ended_at);
+            match status {
+                StepStatus::Failed => (join.status, join.failed_steps) = (JoinStatus::Failed, 1),
+                _ => (join.status, join.completed_steps) = (JoinStatus::Completed, 2),
+            }
+        })
+    };
+    assert_eq!((complete(StepStatus::Completed), complete(StepStatus::Failed)), (Ok(()), Ok(())));
+    assert_says(&over(JoinStatus::Completed), "do not make it completed");
+    assert_says(&over(JoinStatus::Failed), "do not make it failed");
+}
+
+#[test]
+fn miscounted_joins_are_reported() {
+    assert_says(&with(|join, _, _| join.completed_steps = 2), "are not the counters");
+    assert_says(&with(|join, _, _| join.failed_steps = 1), "are not the counters");
+    assert_says(&with(|join, _, _| join.attached_steps = 3), "there are 2 steps");
+    assert_says(&with(|join, _, _| join.expected_steps = 1), "there are 2 steps");
+}
+
+#[test]
+fn a_wrong_status_of_a_join_is_reported() {
+    let now = std::time::SystemTime::now();
+    let done = |join: &mut Join, steps: &mut Vec<Step>| {
+        steps[1].status = StepStatus::Completed;
+        (join.expected_steps, join.completed_steps) = (2, 2);
+    };
+    assert_says(&with(|join, steps, _| done(join, steps)), "do not make it pending");
+    let cancelled = with(|join, steps, _| {
+        done(join, steps);
+        (join.status, join.ended_at) = (JoinStatus::Cancelled, Some(now));
+    });
+    assert_says(&cancelled, "do not make it cancelled");
+    assert_says(&with(|join, _, _| join.ended_at = Some(now)), "do not make it pending");
+    assert_says(&with(|join, _, _| join.status = JoinStatus::Expired), "do not make it expired");
+    let late = with(|_, steps, _| steps[1].status = StepStatus::LateFailed);
+    assert_says(&late, "do not make it pending");
+}
+
+#[test]
+fn a_step_that_nobody_will_count_is_reported() {
+    for (state, says) in [(State::Done, "is done"), (State::Dead, "is dead")] {
+        assert_says(&with(|_, steps, states| states.extend([(steps[1].message, state)])), says);
+    }
+    assert_says(&with(|_, _, states| states.clear()), "is gone");
+}

@@ -62,7 +62,7 @@ pub use assertions::{assert_all_done, assert_nothing_published, assert_published
 pub use async_trait::async_trait;
 pub use counting::Counting;
 pub use fixture::{Fixture, clear_through_the_api};
-pub use invariants::{Census, Fate, History};
+pub use invariants::{Census, Fate, History, JoinCensus};
 pub use memory_fixture::{MemoryFixture, MemoryFixtureTransaction};
 pub use model::run_model;
 pub use observe::{Logged, Logs, Meters};

@@ -4,6 +4,7 @@
 //! The same seed is the same sequences on every machine. No step may depend on how fast the machine is.
 
 mod compare;
+mod joins;
 mod operation;
 mod step;
 
@@ -86,9 +87,15 @@ async fn run_sequence<F: Fixture>(fixture: &F, operations: &[Operation]) -> Resu
         pair.step(operation).await.map_err(at)?;
         pair.compare().await.map_err(at)?;
     }
-    pair.compare_histories().await.map_err(|difference| format!("at the end: {difference}"))
+    let at_the_end = |difference| format!("at the end: {difference}");
+    pair.compare_views().await.map_err(at_the_end)?;
+    pair.compare_histories().await.map_err(at_the_end)
 }
 
 #[cfg(test)]
 #[path = "model_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "model_join_tests.rs"]
+mod join_tests;

@@ -14,6 +14,10 @@ pub mod faults;
 pub mod handlers;
 pub mod hot;
 pub mod housekeeping;
+pub mod join_ends;
+pub mod join_faults;
+pub mod join_waits;
+pub mod joins;
 pub mod lease;
 pub mod order;
 pub mod publish;
@@ -47,7 +51,8 @@ macro_rules! runtime_suite {
                 slow_thousand_hot_transactions,
                 a_thousand_cold_messages,
                 slow_thousand_while_publishing,
-                slow_idle_is_quiet;
+                slow_idle_is_quiet,
+                a_fan_in_of_a_hundred;
             drain:
                 everything_due_and_what_comes_of_it,
                 keys_to_their_end,
@@ -84,6 +89,45 @@ macro_rules! runtime_suite {
                 jobs_switched_off,
                 one_job_alone,
                 a_failed_job_goes_on;
+            join_ends:
+                a_deadline_passes,
+                in_time_for_the_deadline,
+                cancelled_sends_nothing,
+                a_crash_suspect_ends_it,
+                an_expired_step_ends_it,
+                a_buried_step_ends_it,
+                requeued_in_time,
+                old_joins_are_pruned,
+                joins_expire_by_themselves;
+            join_faults:
+                the_end_of_a_join_is_heard,
+                a_wait_that_had_just_looked,
+                a_claim_that_came_too_early,
+                a_crash_before_the_ack,
+                a_crash_where_nothing_is_kept,
+                settling_fails_for_a_while,
+                many_joins_over_the_same_steps;
+            join_waits:
+                the_topic_of_waits,
+                payloads_of_waits,
+                an_unknown_join,
+                waiting_costs_nothing,
+                outages_do_not_end_a_wait,
+                the_join_decides,
+                several_waits_for_one_join,
+                a_continuation_is_whole,
+                joins_in_the_log;
+            joins:
+                three_extracts_and_then_the_transformation,
+                a_failed_extract_is_told,
+                some_sections_may_fail,
+                one_stage_after_another,
+                all_or_nothing_of_a_start,
+                refused_before_any_sql,
+                steps_from_memory,
+                a_duplicate_is_the_step,
+                attached_and_reported_by_hand,
+                a_drain_runs_it_all;
             lease:
                 slow_renewal_keeps_a_lease,
                 slow_waiting_messages_are_renewed,
@@ -122,7 +166,8 @@ macro_rules! runtime_suite {
                 handlers_share_values,
                 undecodable_events_are_dead;
             secrecy:
-                nothing_leaks;
+                nothing_leaks,
+                nothing_of_a_join_leaks;
             shutdown:
                 handlers_finish,
                 the_deaf_do_not_hold_it_up,
@@ -139,7 +184,8 @@ macro_rules! runtime_suite {
                 gauges_go_down;
             trace:
                 a_trace_goes_on,
-                a_publishers_trace;
+                a_publishers_trace,
+                a_joins_trace;
         }
     };
 }

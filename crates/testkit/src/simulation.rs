@@ -5,6 +5,7 @@
 //! a hash map. What must never happen is found by the audit, which sees every change at the moment it is made.
 
 mod audit;
+mod audit_joins;
 mod node;
 mod plan;
 mod producer;
@@ -18,10 +19,12 @@ use std::sync::Once;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use posthaste_core::{Join, JoinStatus, Step, StepStatus};
+
 pub use self::plan::Fault;
 use self::plan::Plan;
 pub use self::world::Sabotage;
-use self::world::World;
+use self::world::{What, World};
 
 /// What simulated panics say; the hook stays silent about them.
 const QUIET: &str = "a simulated panic";
@@ -149,6 +152,9 @@ async fn simulate(plan: Plan, sabotage: Option<Sabotage>) -> Arc<World> {
     for job in world.plan.jobs.clone() {
         tokio::spawn(producer::produce(Arc::clone(&world), job));
     }
+    for n in 0..world.plan.joins.len() {
+        producer::join(&world, n);
+    }
     for kind in [Fault::Outage, Fault::ClockForward, Fault::ClockBack, Fault::Operator] {
         tokio::spawn(producer::fate(Arc::clone(&world), kind));
     }
@@ -157,9 +163,29 @@ async fn simulate(plan: Plan, sabotage: Option<Sabotage>) -> Arc<World> {
     if world.plan.liveness {
         come_to_rest(&world, nodes).await;
     }
-    let records = world.records().await;
+    let (records, joins) = (world.records().await, world.joins().await);
+    tally(&world, &joins);
     world.state().audit.finish(&records);
+    world.state().audit.finish_joins(&joins, world.plan.liveness);
     world
+}
+
+/// How the joins ended.
+fn tally(world: &World, joins: &[(Join, Vec<Step>)]) {
+    for (join, steps) in joins {
+        world.hit(match join.status {
+            JoinStatus::Pending => "join pending",
+            JoinStatus::Completed => "join completed",
+            JoinStatus::Failed => "join failed",
+            JoinStatus::Cancelled => "join cancelled",
+            JoinStatus::Expired => "join expired",
+        });
+        let late = |step: &&Step| matches!(step.status, StepStatus::LateCompleted | StepStatus::LateFailed);
+        steps.iter().filter(late).for_each(|_| world.hit("late step"));
+        let n = audit::join_number(join.id);
+        let (status, completed, failed) = (join.status.code(), join.completed_steps, join.failed_steps);
+        world.log(What::Joined { n, status, completed, failed });
+    }
 }
 
 /// The faults are over: everything must come to its end, and so must the nodes.
@@ -167,15 +193,30 @@ async fn come_to_rest(world: &Arc<World>, nodes: Vec<tokio::task::JoinHandle<nod
     // Producers that repeat themselves end soon.
     tokio::time::sleep(Duration::from_secs(3)).await;
     loop {
-        let records = world.records().await;
+        let (records, joins) = (world.records().await, world.joins().await);
+        world.state().audit.look_at_joins(&joins);
         let unfinished = world.state().audit.unfinished(&records);
-        let Some(n) = unfinished else { break };
-        if world.now() > world.plan.heals_at + REST {
-            let record = records.iter().find(|record| record.message.id == audit::id_of(n));
+        let database = posthaste_core::Clock::now(&*world.clock);
+        let overdue = |join: &Join| {
+            join.status == JoinStatus::Pending && join.expires_at.is_some_and(|expires| expires <= database)
+        };
+        let overdue = joins.iter().find(|(join, _)| overdue(join));
+        let too_late = world.now() > world.plan.heals_at + REST;
+        if let Some((join, _)) = overdue.filter(|_| too_late) {
+            let n = audit::join_number(join.id);
+            world.state().audit.object(format!("I11: join {n} is pending, and its deadline has passed"));
+            return;
+        }
+        if unfinished.is_none() && overdue.is_none() {
+            break;
+        }
+        if let Some(n) = unfinished.filter(|_| too_late) {
+            let id = world.state().audit.id_of(n);
+            let record = records.iter().find(|record| record.message.id == id);
             let (state, due) = record.map(|record| (record.state, record.message.due_at)).unzip();
-            let now = posthaste_core::Clock::now(&*world.clock);
-            let why =
-                format!("I11: message {n} does not come to its end: {state:?}, due {due:?}, now {now:?}");
+            let why = format!(
+                "I11: message {n} does not come to its end: {state:?}, due {due:?}, now {database:?}"
+            );
             world.state().audit.object(why);
             return;
         }

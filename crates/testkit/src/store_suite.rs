@@ -15,6 +15,16 @@ pub mod encoding;
 pub mod enqueue;
 pub mod expiry;
 pub mod handled;
+pub mod join_attach;
+pub mod join_count;
+pub mod join_end;
+pub mod join_list;
+pub mod join_prune;
+pub mod join_race;
+pub mod join_report;
+pub mod join_requeue;
+pub mod join_start;
+pub mod join_wait;
 pub mod limits;
 pub mod list;
 pub mod model;
@@ -115,6 +125,126 @@ macro_rules! store_suite {
                 what_is_not_mentioned_stays,
                 an_empty_list_is_a_list,
                 only_the_holder_says_who_is_done;
+            join_attach:
+                attach_makes_a_step,
+                attaching_again_changes_nothing,
+                nothing_can_be_attached,
+                an_unknown_join_refuses,
+                a_message_that_is_not_stored_is_refused,
+                steps_beyond_the_expected_are_refused,
+                a_join_that_is_over_takes_no_new_steps,
+                the_first_objection_is_told,
+                a_late_attach_counts_at_once,
+                a_late_attach_can_end_the_join,
+                attach_in_the_transaction_that_publishes,
+                attach_what_is_born_leased,
+                an_attach_rolled_back,
+                a_savepoint_takes_back_publishing_and_attaching;
+            join_count:
+                an_ack_counts,
+                a_failure_counts,
+                the_last_abandonment_counts,
+                an_expired_step_counts,
+                the_fifth_loss_counts,
+                a_burial_counts,
+                what_is_no_end_does_not_count,
+                a_repeated_ack_counts_once,
+                what_is_deleted_counts,
+                the_last_step_ends_the_join,
+                a_join_that_is_over_stays_as_it_is,
+                a_message_of_many_joins,
+                a_batch_of_many_joins,
+                a_batch_that_ends_many_joins,
+                the_time_of_the_last_change,
+                messages_of_no_join,
+                a_wait_can_be_a_step;
+            join_end:
+                cancel_ends_a_pending_join,
+                steps_of_a_cancelled_join_are_late,
+                a_cancellation_rolled_back,
+                a_whole_life_in_one_transaction,
+                a_deadline_ends_a_join,
+                deadlines_in_portions,
+                many_deadlines_at_once,
+                looking_ends_an_overdue_join,
+                a_look_tells_what_the_join_is,
+                a_deadline_in_the_past,
+                steps_of_an_expired_join_are_late,
+                deadlines_come_before_expired_messages,
+                nobody_looked_in_time;
+            join_list:
+                every_join_filter_chooses,
+                grouping_keys_are_compared_byte_by_byte,
+                pages_of_joins_visit_each_once,
+                pages_of_steps_visit_each_once,
+                an_unknown_join_is_none,
+                a_list_of_joins_and_one_agree,
+                impossible_lists_of_joins_are_refused;
+            join_prune:
+                steps_of_pending_joins_are_kept,
+                kept_steps_hold_nothing_up,
+                joins_go_when_their_time_is_over,
+                joins_go_in_portions,
+                a_wait_keeps_its_join,
+                kept_joins_hold_nothing_up,
+                messages_outlive_their_join;
+            join_race:
+                slow_attach_against_ack,
+                slow_ackers_of_shared_joins,
+                slow_a_join_of_ten_thousand_steps,
+                two_cancellations,
+                slow_report_against_ack,
+                slow_deadline_against_the_last_ack,
+                slow_cancellation_against_the_last_ack,
+                slow_wait_against_the_last_ack,
+                slow_deferral_against_the_end,
+                many_attach_at_once,
+                many_start_and_attach_the_same,
+                many_continue_at_once,
+                slow_prune_against_attach;
+            join_report:
+                a_report_counts,
+                a_report_can_be_repeated,
+                of_report_and_end_the_first_counts,
+                a_report_is_for_one_join,
+                a_report_rolled_back,
+                only_steps_are_reported,
+                a_late_report_is_recorded;
+            join_requeue:
+                a_failure_is_taken_back,
+                a_step_that_fails_again,
+                nothing_else_is_taken_back,
+                what_is_over_stays_counted,
+                late_failures_are_taken_back,
+                a_report_is_not_taken_back,
+                a_late_attach_is_taken_back;
+            join_start:
+                a_join_begins_with_nothing,
+                what_is_left_out_of_a_join_is_none,
+                every_join_has_an_id_of_its_own,
+                impossible_joins_are_refused,
+                joins_of_full_size,
+                a_join_started_twice_is_one,
+                all_of_a_join_is_visible_at_once,
+                a_join_rolled_back_was_never_there;
+            join_wait:
+                a_settlement_makes_waits_due,
+                an_ack_that_deletes_makes_waits_due,
+                a_transaction_makes_waits_due,
+                housekeeping_makes_waits_due,
+                many_waits_for_one_join,
+                a_wait_that_is_leased_meanwhile,
+                a_deferral_beside_the_last_ack,
+                other_deferrals_stay_as_they_are,
+                a_wait_that_has_gone_on_is_not_touched,
+                waits_that_need_no_waking,
+                registering_tells_what_the_join_is,
+                a_wait_and_an_end_in_one_transaction,
+                a_wait_rolled_back,
+                continued_once,
+                continued_once_though_its_row_is_gone,
+                each_wait_continues_by_itself,
+                a_continuation_that_is_a_duplicate;
             limits:
                 endless_spans_are_very_long_ones,
                 impossible_requests_change_nothing,

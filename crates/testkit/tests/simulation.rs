@@ -49,7 +49,21 @@ const TRANSITIONS: &[&str] = &[
     "handler: failed",
     "handler: panicked",
     "handler: dropped",
+    "join pending",
+    "join completed",
+    "join failed",
+    "join cancelled",
+    "join expired",
+    "late step",
+    "attached what is over",
+    "look",
+    "wait deferred",
+    "nothing to continue with",
+    "continuation sent",
 ];
+
+/// What needs a coincidence to happen: a waiting message that goes on, and is not acked in time.
+const SELDOM: &[(&str, u64)] = &[("crash after a continuation", 30), ("continuation repeated", 30)];
 
 /// A loop that never waits stops the simulated clock, and so the test: it is named and ended from outside.
 struct Watchdog {
@@ -122,6 +136,10 @@ fn run(from: u64, count: u64) {
         let seldom: Vec<&str> =
             names.filter(|name| hits.get(name).copied().unwrap_or_default() < OFTEN).collect();
         assert!(seldom.is_empty(), "these happened less than {OFTEN} times: {seldom:?}");
+        for (name, least) in SELDOM {
+            let times = hits.get(name).copied().unwrap_or_default();
+            assert!(times >= *least, "{name} happened {times} times, less than {least}");
+        }
     }
 }
 
@@ -159,6 +177,10 @@ fn defects_are_noticed() {
         (Sabotage::EverythingSurvives, "I2"),
         (Sabotage::ChargeReleases, "I10"),
         (Sabotage::ChargeOutages, "I10"),
+        (Sabotage::CountTwice, "I7"),
+        (Sabotage::MiscountSteps, "I7"),
+        (Sabotage::ForgetContinuations, "I8"),
+        (Sabotage::ContinueAgain, "I8"),
     ] {
         let noticed = AtomicBool::new(false);
         let seed = (0..400).find(|seed| {

@@ -78,7 +78,7 @@ impl<S: Store> Dispatcher<S> {
             return;
         }
         self.poll.looked(now);
-        self.claiming = true;
+        (self.claiming, self.look_again) = (true, false);
         let (inner, activity) = (Arc::clone(&self.inner), self.activity);
         self.calls.spawn(async move {
             let request = ClaimRequest::new(inner.worker.clone())
@@ -113,6 +113,9 @@ impl<S: Store> Dispatcher<S> {
         } else {
             self.poll.found_none(now, fastrand::f64());
             self.nothing_since = Some(activity);
+        }
+        if std::mem::take(&mut self.look_again) {
+            self.poll.found_all(now);
         }
         for message in messages {
             #[allow(clippy::cast_precision_loss, reason = "an estimate")]

@@ -121,9 +121,11 @@ impl<S: Store> Dispatcher<S> {
                 }
                 Outcome::Release | Outcome::Fail { .. } => {}
             }
-            // What waited behind it may have its turn now.
-            if message.key.is_some() {
-                self.poll.found_all(now);
+            // What waited behind it may have its turn now. And a join may have ended after the message that waits for it had
+            // looked: then it is due at once, not after its delay.
+            let deferred = matches!(settlement.outcome, Outcome::Defer { .. });
+            if message.key.is_some() || (deferred && topic == self.inner.settings.join_wait_topic) {
+                self.look_at_once(now);
             }
         }
         for (topic, by) in delivered {

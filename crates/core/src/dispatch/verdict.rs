@@ -58,7 +58,13 @@ pub(crate) fn outcome(
         Answer::Dead(failure) => Outcome::Fail { failure: redacted(&failure, message) },
         Answer::Retry { failure, after } => {
             let (policy_delay, max_age) = match failure.class() {
-                FailureClass::Infrastructure => (outage_delay(message, rules, random), settings.outage_limit),
+                FailureClass::Infrastructure => {
+                    // What waits for a join may wait for days, and meet more than one outage in that time: being deferred
+                    // between them does not break the row of failures, so the limit would end the second one at once.
+                    let limit =
+                        settings.outage_limit.filter(|_| message.topic.as_str() != settings.join_wait_topic);
+                    (outage_delay(message, rules, random), limit)
+                }
                 FailureClass::Unroutable => {
                     (settings.unroutable_delay.mul_f64(0.5 + random), settings.unroutable_limit)
                 }

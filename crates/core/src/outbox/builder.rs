@@ -1,7 +1,7 @@
 //! Configures an outbox: its handlers, what they share, its policies and settings. Impossible values do not construct.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -12,6 +12,8 @@ use crate::dispatch::verdict::Rules;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Handler, OfEvent, States};
 use crate::id::WorkerId;
+use crate::join::wait::{self, Home};
+use crate::message::Message;
 use crate::order::OrderPolicy;
 use crate::registry::Registration;
 use crate::retry::{ExponentialBackoff, RetryPolicy};
@@ -203,6 +205,9 @@ impl<S: Store> OutboxBuilder<S> {
         shutdown_grace: Duration;
         /// For how long a message may fail without a break because something is down; none is for ever. Default: 24 h.
         outage_limit: Option<Duration>;
+        /// How often a message that waits for a join looks at it, although the join's end would make it due at once: 100 ms
+        /// to 30 d. Default: 60 s.
+        join_check: Duration;
         /// When messages are taken back whose lease has run out. Default: every 10 s.
         reap: Schedule;
         /// When messages are given up that nobody claimed before their expiry. Default: every minute.
@@ -270,7 +275,14 @@ impl<S: Store> OutboxBuilder<S> {
             as_settings.check().map_err(|error| error.during("policy"))?;
             rules_by_topic.push((topics, own));
         }
-        let registry = self.registration.finish(&self.states)?;
+        let home: Home<S> = Arc::new(OnceLock::new());
+        let mut registration = self.registration;
+        if !registration.is_empty() {
+            let home = Arc::clone(&home);
+            let handler = move |message: Arc<Message>| wait::handle(Arc::clone(&home), message);
+            registration.reserve(&settings.join_wait_topic, "posthaste: wait for a join", handler)?;
+        }
+        let registry = registration.finish(&self.states)?;
         self.store.check().await?;
         if self.worker.as_ref().is_some_and(|name| name.len() > 60 || name.contains('\0')) {
             return Err(Error::new(ErrorKind::Configuration, "the worker's name is not acceptable")
@@ -282,6 +294,7 @@ impl<S: Store> OutboxBuilder<S> {
             door: Door::new(settings.hot_capacity as usize, settings.hot_bytes as usize),
             states: Arc::new(self.states),
             wake: Notify::new(),
+            at_once: AtomicBool::new(false),
             nudging: AtomicBool::new(false),
             order: self.order,
             store: self.store,
@@ -290,6 +303,9 @@ impl<S: Store> OutboxBuilder<S> {
             rules,
             rules_by_topic,
         };
-        Ok(Outbox { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        // Nobody else has it yet, so it is not set before.
+        let _ = home.set(Arc::downgrade(&inner));
+        Ok(Outbox { inner })
     }
 }

@@ -18,9 +18,11 @@ use crate::dispatch::hot::{Fresh, Room, Slot};
 use crate::error::{ErrorKind, Result};
 use crate::event::IntoMessage;
 use crate::id::{Lease, WorkItemId};
+use crate::join::{JoinBuilder, StartedJoin};
 use crate::message::{Enqueued, NewMessage};
 use crate::metrics::{self, count};
 use crate::outcome::{Outcome, Settlement};
+use crate::store::join::JoinStore;
 use crate::store::{Birth, Transactions};
 
 /// A transaction that publishes through the hot path. It dereferences to your database's connection; dropped without a
@@ -61,6 +63,20 @@ impl<S: Transactions> OutboxTransaction<S> {
     ) -> Result<Vec<Enqueued>> {
         let messages = self.outbox.prepare_all(messages)?;
         self.insert(messages).await
+    }
+
+    /// Starts a join in this transaction, with its steps and waits; see [`Outbox::start_join`]. The steps take the hot path.
+    pub async fn start_join(&mut self, join: JoinBuilder) -> Result<StartedJoin>
+    where
+        S: JoinStore,
+    {
+        let (parts, steps) = self.outbox.prepare_join(join)?;
+        let steps = if steps.is_empty() { Vec::new() } else { self.insert(steps).await? };
+        // What fails half-way may leave a transaction that cannot commit any more.
+        let touched = std::mem::replace(&mut self.touched, true);
+        let started = self.outbox.complete_start(&mut self.transaction, parts, steps).await?;
+        self.touched = touched;
+        Ok(started)
     }
 
     async fn insert(&mut self, messages: Vec<NewMessage>) -> Result<Vec<Enqueued>> {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use crate::error::{Error, Result};
 use crate::id::{MessageId, WorkItemId, WorkerId};
+use crate::join::{Join, JoinId, JoinStatus, Step};
 use crate::message::{MAX_NAME_BYTES, Message};
 use crate::outcome::{FailureClass, State};
 use crate::store::{MAX_BATCH, Store, check_batch};
@@ -145,6 +146,45 @@ pub struct Listing {
     pub records: Vec<Record>,
     /// Where the next page begins, if there is one.
     pub next: Option<Cursor>,
+}
+
+/// Which joins; everything that is set must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JoinFilter {
+    /// Of this grouping key.
+    pub grouping_key: Option<String>,
+    /// With this status.
+    pub status: Option<JoinStatus>,
+    /// With this message as a step.
+    pub message: Option<MessageId>,
+}
+
+impl JoinFilter {
+    /// Refuses what no join could match.
+    pub fn check(&self) -> Result<()> {
+        match &self.grouping_key {
+            Some(key) => text::required("grouping key", key.clone(), MAX_NAME_BYTES).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A page of joins, in the order of their ids, which is the order of their making.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct JoinListing {
+    /// The joins.
+    pub joins: Vec<Join>,
+    /// After which join the next page begins, if there is one.
+    pub next: Option<JoinId>,
+}
+
+/// A page of a join's steps, in the order of their messages' ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct StepListing {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// After which message the next page begins, if there is one.
+    pub next: Option<MessageId>,
 }
 
 /// Everything that is stored about a message.
@@ -288,6 +328,8 @@ pub trait StoreAdmin: Store {
     /// - Who and why, and what it was like before, go into the history of each.
     /// - Called twice at once for the same set, each message is requeued by one of the two.
     /// - Answers the ids, in the order of enqueueing; with `dry_run` the ids that would be.
+    /// - A failed step of a join is pending again, and its failure is taken back from the join's counters, unless it was
+    ///   counted in a join that is over: what was counted there stays.
     async fn requeue(&self, change: &Change) -> Result<Vec<MessageId>>;
 
     /// Gives up messages: ready, or dead and holding its key back, to dead with the class `buried`, which holds no key
@@ -295,8 +337,24 @@ pub trait StoreAdmin: Store {
     ///
     /// # Behavior
     /// - Leased ones are not touched: they are their worker's.
+    /// - They count in their joins as failed, as in [`settle`](Store::settle).
     /// - The rest as for [`requeue`](Self::requeue).
     async fn bury(&self, change: &Change) -> Result<Vec<MessageId>>;
+
+    /// One join, and so its progress.
+    async fn join(&self, id: JoinId) -> Result<Option<Join>>;
+
+    /// A page of joins, in the order of their ids.
+    ///
+    /// # Behavior
+    /// - At most `limit` (1 to 200), behind the one named.
+    async fn joins(&self, filter: &JoinFilter, after: Option<JoinId>, limit: u32) -> Result<JoinListing>;
+
+    /// A page of a join's steps, in the order of their messages' ids; empty for a join that does not exist.
+    ///
+    /// # Behavior
+    /// - At most `limit` (1 to 200), behind the one named.
+    async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing>;
 }
 
 impl Record {

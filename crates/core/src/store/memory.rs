@@ -4,6 +4,7 @@
 //! database. Nothing here may be clever: other stores are compared with it, row by row.
 
 mod admin;
+mod joins;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,16 +12,19 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
+use self::joins::{Change, Changed, Joins};
 use crate::clock::{Clock, SystemClock};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::{Lease, MessageId, WorkItemId, WorkerId};
+use crate::join::{Attached, EndedJoin, JoinId, JoinStatus, Look, NewJoin, Reported, StepEnd};
 use crate::message::{Enqueued, MAX_DELAY, Message, NewMessage, When};
 use crate::order::OrderPolicy;
 use crate::outcome::{Failure, FailureClass, MAX_LEASE_LOSSES, Outcome, Settled, Settlement, State};
 use crate::store::admin::{HistoryEntry, Record};
+use crate::store::join::JoinStore;
 use crate::store::{
-    Birth, ClaimRequest, MAX_BATCH, MAX_PRUNE_BATCH, Reaped, Retention, Store, TransactionalStore,
-    Transactions, Turn, check_batch, check_lease, distinct,
+    Birth, ClaimRequest, Expired, MAX_BATCH, MAX_PRUNE_BATCH, Reaped, Retention, SettledBatch, Store,
+    TransactionalStore, Transactions, Turn, check_batch, check_lease, distinct,
 };
 use crate::topic::Topic;
 
@@ -49,6 +53,7 @@ struct Queue {
     rows: BTreeMap<i64, Row>,
     archive: Vec<Record>,
     turns: BTreeMap<String, SystemTime>,
+    joins: Joins,
 }
 
 #[derive(Clone, Debug)]
@@ -84,7 +89,7 @@ impl MemoryStore {
 
     /// A transaction, for publishing in it.
     pub fn begin(&self) -> MemoryTransaction {
-        MemoryTransaction { store: self.clone(), pending: Vec::new() }
+        MemoryTransaction { store: self.clone(), pending: Vec::new(), changes: Vec::new() }
     }
 
     /// What was archived, oldest first.
@@ -103,34 +108,76 @@ impl MemoryStore {
 pub struct MemoryTransaction {
     store: MemoryStore,
     pending: Vec<Row>,
+    changes: Vec<Change>,
 }
 
 impl MemoryTransaction {
-    /// Makes everything visible at once. A message whose dedup key another transaction has used meanwhile is left out:
-    /// a database would have made that publisher wait, which this store cannot.
+    /// Makes everything visible at once. A message whose dedup key another transaction has used meanwhile, and a change of
+    /// a join that another transaction has made impossible, are left out: a database would have made one of the two wait,
+    /// which this store cannot.
     pub fn commit(self) {
+        let now = self.store.clock.now();
         let mut queue = self.store.lock();
         for row in self.pending {
             if queue.twin_of(row.record.message.id, row.dedup.as_ref()).is_none() {
                 queue.rows.insert(row.seq(), row);
             }
         }
+        for change in self.changes {
+            let states = states_of(queue.rows.values());
+            if let Ok(changed) = queue.joins.apply(&change, &states, now) {
+                queue.over(&changed.ended().into_iter().collect::<Vec<_>>(), now);
+                // Another transaction has ended the join since: a database would have made that wait for this one.
+                if let (Change::WaitForEnd(_, wait), Changed::Waits(Look::Over(_))) = (&change, &changed) {
+                    queue.rouse(*wait, now);
+                }
+            }
+        }
     }
 
     /// A point to go back to.
     pub fn savepoint(&self) -> Savepoint {
-        Savepoint(self.pending.len())
+        Savepoint { rows: self.pending.len(), changes: self.changes.len() }
     }
 
     /// Forgets what was published since.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) {
-        self.pending.truncate(savepoint.0);
+        self.pending.truncate(savepoint.rows);
+        self.changes.truncate(savepoint.changes);
     }
+
+    /// Makes a change to joins, as far as this transaction alone sees it.
+    fn change(&mut self, change: Change) -> Result<Changed> {
+        let now = self.store.clock.now();
+        let queue = self.store.lock();
+        let states = states_of(self.pending.iter().chain(queue.rows.values()));
+        let mut seen = queue.joins.clone();
+        for earlier in &self.changes {
+            // Its error was told when it was made.
+            let _ = seen.apply(earlier, &states, now);
+        }
+        let changed = seen.apply(&change, &states, now)?;
+        drop(queue);
+        self.changes.push(match (change, &changed) {
+            (Change::Wait(join, wait), Changed::Waits(Look::Pending { .. })) => {
+                Change::WaitForEnd(join, wait)
+            }
+            (change, _) => change,
+        });
+        Ok(changed)
+    }
+}
+
+fn states_of<'a>(rows: impl Iterator<Item = &'a Row>) -> HashMap<MessageId, State> {
+    rows.map(|row| (row.record.message.id, row.record.state)).collect()
 }
 
 /// A point in a [`MemoryTransaction`] to go back to.
 #[derive(Debug)]
-pub struct Savepoint(usize);
+pub struct Savepoint {
+    rows: usize,
+    changes: usize,
+}
 
 impl Row {
     fn seq(&self) -> i64 {
@@ -250,6 +297,34 @@ impl Queue {
             });
         }
         Ok(enqueued)
+    }
+
+    /// Counts the ends of messages in their joins, in the order of the joins' ids.
+    fn count(&mut self, ended: &[(MessageId, StepEnd)], now: SystemTime) -> Vec<EndedJoin> {
+        let mut joins: Vec<EndedJoin> = Vec::new();
+        for (message, end) in ended {
+            joins.extend(self.joins.count(*message, *end, now));
+        }
+        joins.sort_by_key(|join| join.id);
+        self.over(&joins, now);
+        joins
+    }
+
+    /// Makes the messages due that wait for joins which are over.
+    fn over(&mut self, joins: &[EndedJoin], now: SystemTime) {
+        for join in joins {
+            for wait in self.joins.waiting(join.id) {
+                self.rouse(wait, now);
+            }
+        }
+    }
+
+    /// Makes a message due, if it waits.
+    fn rouse(&mut self, wait: MessageId, now: SystemTime) {
+        let row = self.rows.values_mut().find(|row| row.record.message.id == wait);
+        if let Some(row) = row.filter(|row| row.record.state == State::Ready && !row.record.parked) {
+            row.record.message.due_at = row.record.message.due_at.min(now);
+        }
     }
 
     /// The rows whose turn it is in their key.
@@ -392,11 +467,12 @@ impl Store for MemoryStore {
         Ok(claimed)
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<SettledBatch> {
         let (distinct, index) = distinct("settlements", settlements, |settlement| settlement.lease)?;
         let now = self.clock.now();
         let mut queue = self.lock();
         let mut settled = Vec::with_capacity(distinct.len());
+        let (mut ended, mut deferred) = (Vec::new(), Vec::new());
         for Settlement { lease, outcome, handled } in distinct {
             let seq = lease.item.get();
             settled.push(match queue.rows.get_mut(&seq) {
@@ -407,6 +483,13 @@ impl Store for MemoryStore {
                     if let Some(handled) = handled {
                         row.record.message.handled.clone_from(handled);
                     }
+                    let id = row.record.message.id;
+                    match row.record.state {
+                        State::Done => ended.push((id, StepEnd::Completed)),
+                        State::Dead => ended.push((id, StepEnd::Failed)),
+                        _ if matches!(outcome, Outcome::Defer { .. }) => deferred.push((seq, id)),
+                        _ => {}
+                    }
                     if row.record.state == State::Done && !self.keep_done {
                         queue.rows.remove(&seq);
                     }
@@ -416,7 +499,15 @@ impl Store for MemoryStore {
                 Some(_) => Settled::Lost,
             });
         }
-        Ok(index.expand(&settled))
+        let joins = queue.count(&ended, now);
+        for (seq, id) in deferred {
+            if queue.joins.waits_for_nothing(id)
+                && let Some(row) = queue.rows.get_mut(&seq)
+            {
+                row.record.message.due_at = now;
+            }
+        }
+        Ok(SettledBatch { settled: index.expand(&settled), joins })
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>> {
@@ -452,33 +543,39 @@ impl Store for MemoryStore {
             .collect();
         lost.sort_unstable();
         let mut reaped = Reaped::default();
+        let mut dead = Vec::new();
         for (_, seq) in lost.into_iter().take(limit as usize) {
             let Some(row) = queue.rows.get_mut(&seq) else { continue };
             row.record.message.lease_losses += 1;
             if row.record.message.lease_losses >= MAX_LEASE_LOSSES {
                 row.die(now, &Failure::new(FailureClass::CrashSuspect, FailureClass::CrashSuspect));
                 reaped.dead += 1;
+                dead.push((row.record.message.id, StepEnd::Failed));
             } else {
                 row.unlease(State::Ready);
                 row.record.message.due_at = now;
                 reaped.ready += 1;
             }
         }
+        reaped.joins = queue.count(&dead, now);
         Ok(reaped)
     }
 
-    async fn expire(&self, limit: u32) -> Result<u64> {
+    async fn expire(&self, limit: u32) -> Result<Expired> {
         check_batch("limit", limit, MAX_BATCH)?;
         let now = self.clock.now();
         let mut queue = self.lock();
+        let mut joins = queue.joins.expire(None, limit as usize, now);
+        queue.over(&joins, now);
         let expired =
             queue.rows.values_mut().filter(|row| row.record.state == State::Ready && row.is_expired(now));
-        let mut count = 0;
+        let mut dead = Vec::new();
         for row in expired.take(limit as usize) {
             row.die(now, &Failure::new(FailureClass::Expired, FailureClass::Expired));
-            count += 1;
+            dead.push((row.record.message.id, StepEnd::Failed));
         }
-        Ok(count)
+        joins.extend(queue.count(&dead, now));
+        Ok(Expired { messages: dead.len() as u64, joins })
     }
 
     async fn park(&self, limit: u32) -> Result<u64> {
@@ -512,7 +609,7 @@ impl Store for MemoryStore {
         let mut seqs: Vec<(i16, SystemTime, i64)> = queue
             .rows
             .values()
-            .filter(|row| over(row))
+            .filter(|row| over(row) && !queue.joins.needs(row.record.message.id))
             .map(|row| (row.record.state.code(), row.record.done_at.unwrap_or(now), row.seq()))
             .collect();
         seqs.sort_unstable();
@@ -544,8 +641,111 @@ impl Store for MemoryStore {
         Ok(mine)
     }
 
+    async fn look(&self, join: JoinId) -> Result<Look> {
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let ended = queue.joins.expire(Some(join), 1, now);
+        queue.over(&ended, now);
+        Ok(ended.first().map_or_else(|| queue.joins.look(join, now), |join| Look::Expired(*join)))
+    }
+
+    async fn continue_join(
+        &self,
+        join: JoinId,
+        wait: MessageId,
+        continuation: Option<&NewMessage>,
+    ) -> Result<bool> {
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let mut placed = Vec::new();
+        if !queue.joins.continued(join, wait) {
+            return Ok(false);
+        }
+        queue.place(continuation.map_or(&[], std::slice::from_ref), &mut placed, now, Birth::Ready)?;
+        queue.rows.extend(placed.into_iter().map(|row| (row.seq(), row)));
+        Ok(true)
+    }
+
+    async fn prune_joins(&self, keep: Duration, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_PRUNE_BATCH)?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let states = states_of(queue.rows.values());
+        let open = |id: MessageId| matches!(states.get(&id), Some(State::Ready | State::Leased));
+        let over = queue.joins.all().filter(|entry| entry.join.status != JoinStatus::Pending);
+        let mut over: Vec<(Option<SystemTime>, JoinId)> = over
+            .filter(|entry| entry.join.ended_at.is_some_and(|at| at + keep.min(MAX_DELAY) < now))
+            .filter(|entry| !entry.waits.keys().any(|wait| open(*wait)))
+            .map(|entry| (entry.join.ended_at, entry.join.id))
+            .collect();
+        over.sort_unstable();
+        over.truncate(limit as usize);
+        for (_, id) in &over {
+            queue.joins.remove(*id);
+        }
+        Ok(over.len() as u64)
+    }
+
     fn name(&self) -> String {
         "memory".to_owned()
+    }
+}
+
+fn mixed_up() -> Error {
+    Error::new(ErrorKind::Database, "a change of a join had the answer of another")
+}
+
+impl JoinStore for MemoryStore {
+    async fn start_join(&self, transaction: &mut MemoryTransaction, join: &NewJoin) -> Result<()> {
+        transaction.change(Change::Start(join.clone())).map(drop)
+    }
+
+    async fn attach(
+        &self,
+        transaction: &mut MemoryTransaction,
+        join: JoinId,
+        messages: &[MessageId],
+    ) -> Result<Attached> {
+        match transaction.change(Change::Attach(join, messages.to_vec()))? {
+            Changed::Attached(attached) => Ok(attached),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    async fn report(
+        &self,
+        transaction: &mut MemoryTransaction,
+        join: JoinId,
+        message: MessageId,
+        end: StepEnd,
+    ) -> Result<Reported> {
+        match transaction.change(Change::Report(join, message, end))? {
+            Changed::Reported(reported) => Ok(reported),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    async fn cancel_join(
+        &self,
+        transaction: &mut MemoryTransaction,
+        join: JoinId,
+    ) -> Result<Option<EndedJoin>> {
+        match transaction.change(Change::Cancel(join))? {
+            Changed::Cancelled(ended) => Ok(ended),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    async fn wait_for_join(
+        &self,
+        transaction: &mut MemoryTransaction,
+        join: JoinId,
+        wait: MessageId,
+    ) -> Result<Look> {
+        match transaction.change(Change::Wait(join, wait))? {
+            Changed::Waits(look) => Ok(look),
+            _ => Err(mixed_up()),
+        }
     }
 }
 

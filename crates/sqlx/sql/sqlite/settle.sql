@@ -1,13 +1,19 @@
 -- Tells for each settlement whether it takes place (0 applied, 1 lost, 2 gone), and then applies those that do, in the
--- one transaction that its caller holds.
+-- one transaction that its caller holds. Messages that count in joins, or wait for one, are rows of two columns.
 -- ?1 settlements: [[seq, epoch, outcome, delay µs, class, error, most attempts, most µs of failing without charge,
--- handlers that are done], ..], ?2 whether done are kept
+-- handlers that are done], ..], ?2 whether done are kept, ?3 what time it is
 select case when o.seq is null then 2
             when o.state = 1 and o.epoch = a.value ->> 1 then 0
             when o.state = 2 and o.epoch = a.value ->> 1 and a.value ->> 2 = 0 then 0
             else 1 end
 from json_each(?1) a left join /*:*/outbox o on o.seq = a.value ->> 0
 order by a.key;
+
+-- What is about to be deleted counts in its joins, and what is about to be deferred may wait for one; only if there are any.
+select o.message_id, case a.value ->> 2 when 0 then 1 else 0 end
+from (select 1 where exists (select 1 from /*:*/outbox_join)) g
+cross join json_each(?1) a cross join /*:*/outbox o on o.seq = a.value ->> 0
+where o.state = 1 and o.epoch = a.value ->> 1 and (a.value ->> 2 = 2 or (a.value ->> 2 = 0 and not ?2));
 
 delete from /*:*/outbox
 where not ?2 and state = 1
@@ -38,7 +44,13 @@ from (
            a.value ->> 7 as max_age, a.value ->> 8 as handled,
            a.value ->> 2 = 1 and a.value ->> 4 not in (2, 3) as costs,
            a.value ->> 2 = 1 and a.value ->> 4 in (2, 3) as free,
-           cast(unixepoch('subsec') * 1000000 as integer) as now
+           ?3 as now
     from json_each(?1) a
 ) s
-where o.seq = s.seq and o.epoch = s.epoch and o.state = 1
+where o.seq = s.seq and o.epoch = s.epoch and o.state = 1;
+
+-- So does what is done or dead now.
+select o.message_id, case o.state when 2 then 1 else 2 end
+from (select 1 where exists (select 1 from /*:*/outbox_join)) g
+cross join json_each(?1) a cross join /*:*/outbox o on o.seq = a.value ->> 0
+where o.state in (2, 3) and o.epoch = a.value ->> 1

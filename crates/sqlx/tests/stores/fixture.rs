@@ -145,8 +145,16 @@ impl<D: Backend> Fixture for SqlFixture<D> {
         let columns: Vec<String> =
             columns.iter().map(|column| format!("{column} = {}", D::earlier(column, by))).collect();
         self.sweep(format!("update {} set {}", D::TABLE, columns.join(", "))).await;
-        for table in ["history", "job"] {
-            self.run(format!("update {}_{table} set at = {}", D::TABLE, D::earlier("at", by))).await;
+        for (table, columns) in [
+            ("history", &["at"][..]),
+            ("job", &["at"]),
+            ("join", &["created_at", "updated_at", "ended_at", "expires_at"]),
+            ("join_member", &["created_at", "updated_at"]),
+            ("join_wait", &["continued_at"]),
+        ] {
+            let set: Vec<String> =
+                columns.iter().map(|column| format!("{column} = {}", D::earlier(column, by))).collect();
+            self.sweep(format!("update {}_{table} set {}", D::TABLE, set.join(", "))).await;
         }
     }
 
@@ -190,7 +198,7 @@ impl<D: Backend> Fixture for SqlFixture<D> {
 
     async fn clear(&self) {
         self.run(format!("delete from {}", D::TABLE)).await;
-        for table in ["history", "job"] {
+        for table in ["history", "job", "join", "join_member", "join_wait"] {
             self.run(format!("delete from {}_{table}", D::TABLE)).await;
         }
     }

@@ -169,7 +169,12 @@ async fn whole_life<D: Backend>(fixture: SqlFixture<D>, sql: Spelling) {
     assert_eq!(client.one(&(sql.release)(&item, &third)), "0");
     let (_, fourth) = claim();
     client.run(sql.now);
-    assert_eq!(client.run(sql.reap), [["1", "0"]]);
+    // Between the two numbers stands what only the rows of joins have.
+    let reaped = client.run(sql.reap);
+    assert_eq!(
+        (reaped.len(), reaped[0].first(), reaped[0].last()),
+        (1, Some(&"1".into()), Some(&"0".into()))
+    );
     assert_eq!(client.one(&(sql.renew)(&item, &fourth)), "1");
     let (_, fifth) = claim();
     assert_eq!(client.one(&(sql.fail)(&item, &fifth, "hopeless")), "0");

@@ -6,6 +6,7 @@
 
 mod atomicity;
 mod fixture;
+mod join_costs;
 mod languages;
 mod plans;
 mod refusals;

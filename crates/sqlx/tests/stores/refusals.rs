@@ -199,7 +199,7 @@ async fn an_exhausted_pool() {
 async fn unknown_leases<D: Backend>() {
     let fixture = SqlFixture::<D>::create().await;
     let lease = Lease { item: WorkItemId::new(i64::MAX), epoch: i32::MAX };
-    let settled = fixture.store.settle(&[Settlement::new(lease, Outcome::Ack)]).await.unwrap();
+    let settled = fixture.store.settle(&[Settlement::new(lease, Outcome::Ack)]).await.unwrap().settled;
     assert_eq!(settled, [Settled::Gone]);
     assert_eq!(fixture.store.renew(&[lease], Duration::from_secs(1)).await.unwrap(), [Settled::Gone]);
     let message = NewMessage::bytes("t", "x").build().unwrap();
@@ -207,7 +207,7 @@ async fn unknown_leases<D: Backend>() {
     let claimed = fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
     let settlement = Settlement::new(claimed[0].lease(), Outcome::Ack);
     assert_eq!(
-        fixture.store.settle(&[settlement.clone(), settlement]).await.unwrap(),
+        fixture.store.settle(&[settlement.clone(), settlement]).await.unwrap().settled,
         [Settled::Applied, Settled::Lost]
     );
     fixture.destroy().await;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use posthaste_core::{
-    Birth, Change, ClaimRequest, Enqueued, ErrorKind, Failure, Filter, NewMessage, Outbox, Outcome, Result,
-    Retention, Settlement, Store, StoreAdmin, TransactionalStore, Turn, WorkerId,
+    Birth, Change, ClaimRequest, Enqueued, ErrorKind, Failure, Filter, JoinStore, MessageId, NewJoin,
+    NewMessage, Outbox, Outcome, Result, Retention, Settlement, Store, StoreAdmin, TransactionalStore, Turn,
+    WorkerId,
 };
 use posthaste_sqlx::{MySql, PgStore, Postgres, SqlStore, Sqlite, StoreOptions};
 use posthaste_testkit::Fixture;
@@ -14,6 +15,9 @@ use sqlx_core::executor::Executor as _;
 use sqlx_core::pool::PoolOptions;
 
 use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, unique};
+
+/// The version of the tables that this code makes.
+const VERSION: u32 = 2;
 
 /// What differs between the databases in these tests.
 trait Schema: Backend {
@@ -161,10 +165,10 @@ async fn only_when_asked<D: Schema>() {
 /// OBX-108, OBX-110: made when asked for; asked again, nothing happens.
 async fn again_is_harmless<D: Schema>() {
     let fixture = SqlFixture::<D>::bare().await;
-    assert_eq!(fixture.store.migrate().await.unwrap(), 1);
+    assert_eq!(fixture.store.migrate().await.unwrap(), VERSION);
     works(&fixture.store).await;
     let before = tables(&fixture).await;
-    assert_eq!(fixture.store.migrate().await.unwrap(), 1);
+    assert_eq!(fixture.store.migrate().await.unwrap(), VERSION);
     assert_eq!(tables(&fixture).await, before);
     assert_eq!(fixture.store.stats().await.unwrap().leased.value, 1, "and what was there is there");
     fixture.destroy().await;
@@ -189,7 +193,8 @@ async fn twenty_processes<D: Schema>() {
     for child in children.drain(..) {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "the tables are at version 1\n");
+        let told = format!("the tables are at version {VERSION}\n");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), told);
     }
     works(&fixture.store).await;
     fixture.destroy().await;
@@ -204,7 +209,7 @@ async fn newer_is_refused<D: Schema>() {
     for outcome in [fixture.store.migrate().await.map(drop), fixture.store.check().await, build] {
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaTooNew, "{error}");
-        assert!(error.to_string().contains("found=99, known=1"), "{error}");
+        assert!(error.to_string().contains(&format!("found=99, known={VERSION}")), "{error}");
         assert!(error.to_string().contains("nothing was changed"), "{error}");
     }
     fixture.destroy().await;
@@ -220,7 +225,7 @@ async fn printed_is_the_same<D: Schema>() {
     D::apply(&fixture, &script).await;
     assert_eq!(tables(&fixture).await, tables(&other).await);
     works(&fixture.store).await;
-    assert_eq!(fixture.store.migrate().await.unwrap(), 1, "and it knows that it is up to date");
+    assert_eq!(fixture.store.migrate().await.unwrap(), VERSION, "and it knows that it is up to date");
     fixture.destroy().await;
     other.destroy().await;
 }
@@ -237,6 +242,45 @@ async fn dump_is_committed<D: Schema>() {
     let different = found.lines().zip(committed.lines()).find(|(found, committed)| found != committed);
     assert_eq!(different, None, "left: found, committed; see {}", file.display());
     assert_eq!(found, committed);
+    fixture.destroy().await;
+}
+
+/// OBX-111, JOIN-014, JOIN-033: joins have tables of their own, and nothing in the queue refers to them.
+async fn joins_have_tables_of_their_own<D: Schema>() {
+    let fixture = SqlFixture::<D>::create().await;
+    let tables = tables(&fixture).await;
+    let prefix = D::TABLE;
+    for table in ["_join", "_join_member", "_join_wait", ""] {
+        let name = format!("{prefix}{table}");
+        let is_named = |line: &&String| line.split([' ', '(', '"', '`']).any(|word| word == name);
+        assert!(tables.iter().any(|line| is_named(&line)), "{name} is missing in {tables:#?}");
+    }
+    for line in &tables {
+        let lower = line.to_lowercase();
+        assert!(!lower.contains("foreign key") && !lower.contains("references"), "{line}");
+        let of_queue = line.starts_with(&format!("{prefix} "));
+        assert!(!of_queue || !lower.contains("join"), "{line}");
+    }
+    fixture.destroy().await;
+}
+
+/// JOIN-090, JOIN-091, JOIN-092: they are added to tables that were made before there were joins, which stay as they are.
+async fn joins_are_added_to_older_tables<D: Schema>() {
+    let fixture = SqlFixture::<D>::create().await;
+    let whole = tables(&fixture).await;
+    works(&fixture.store).await;
+    let prefix = D::TABLE;
+    for table in ["join", "join_member", "join_wait"] {
+        fixture.run(format!("drop table {prefix}_{table}")).await;
+    }
+    fixture.run(format!("update {prefix}_version set version = 1")).await;
+    let error = fixture.store.check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaMissing, "{error}");
+    for _ in 0..2 {
+        assert_eq!(fixture.store.migrate().await.unwrap(), VERSION);
+        assert_eq!(tables(&fixture).await, whole);
+    }
+    assert_eq!(fixture.store.stats().await.unwrap().leased.value, 1, "and what was there is there");
     fixture.destroy().await;
 }
 
@@ -368,6 +412,8 @@ on_every_database!(
     newer_is_refused,
     printed_is_the_same,
     dump_is_committed,
+    joins_have_tables_of_their_own,
+    joins_are_added_to_older_tables,
     prefixes_are_apart,
     archived_whole,
 );
@@ -469,7 +515,7 @@ async fn roles_can_do_their_own_work_only() {
     refused(publisher.list(&Filter::default(), None, 1).await.map(drop), "the publisher reads");
     refused(publisher.requeue(&requeue).await.map(drop), "the publisher requeues");
 
-    // The worker claims, settles and keeps house; it cannot publish, requeue or archive.
+    // The worker claims, settles and keeps house; it cannot requeue or archive.
     let claimed = worker.claim(&request).await.unwrap();
     worker.renew(&[claimed[0].lease()], std::time::Duration::from_secs(60)).await.unwrap();
     let outcome = Outcome::Fail { failure: Failure::permanent("no") };
@@ -478,7 +524,6 @@ async fn roles_can_do_their_own_work_only() {
     worker.reap(10).await.unwrap();
     worker.expire(10).await.unwrap();
     worker.park(10).await.unwrap();
-    refused(worker.enqueue(&[message()]).await.map(drop), "the worker publishes");
     refused(worker.requeue(&requeue).await.map(drop), "the worker requeues");
 
     // The operator looks, requeues, buries, prunes and archives; it cannot publish.
@@ -491,6 +536,23 @@ async fn roles_can_do_their_own_work_only() {
     assert!(operator.turn("job", Turn::Every(std::time::Duration::ZERO)).await.unwrap());
     assert!(!operator.turn("job", Turn::Every(std::time::Duration::from_secs(3_600))).await.unwrap());
     refused(operator.enqueue(&[message()]).await.map(drop), "the operator publishes");
+
+    // A join: started and filled by the publisher, counted and continued by the worker, looked at and removed by the operator.
+    let (step, wait) = (NewMessage::bytes("step", "x").build().unwrap(), MessageId::new());
+    let join = NewJoin::expecting(1).build().unwrap();
+    let mut tx = publisher.pool().begin().await.unwrap();
+    publisher.insert(&mut tx, std::slice::from_ref(&step), Birth::Ready).await.unwrap();
+    publisher.start_join(&mut tx, &join).await.unwrap();
+    publisher.attach(&mut tx, join.id(), &[step.id()]).await.unwrap();
+    publisher.wait_for_join(&mut tx, join.id(), wait).await.unwrap();
+    tx.commit().await.unwrap();
+    let claimed = worker.claim(&request).await.unwrap();
+    let acked = worker.settle(&[Settlement::new(claimed[0].lease(), Outcome::Ack)]).await.unwrap();
+    assert_eq!(acked.joins.len(), 1);
+    assert!(worker.continue_join(join.id(), wait, Some(&step)).await.unwrap());
+    assert!(operator.join(join.id()).await.unwrap().is_some());
+    refused(publisher.prune_joins(std::time::Duration::ZERO, 10).await.map(drop), "the publisher prunes");
+    assert_eq!(operator.prune_joins(std::time::Duration::ZERO, 10).await.unwrap(), 1);
 
     for store in &stores {
         store.close().await;

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use posthaste_core::{HistoryEntry, Message, Record, Stats};
+use posthaste_core::{EndedJoin, HistoryEntry, Join, Message, Record, Stats, Step};
 
 /// How far two times may be apart: far more than a slow machine takes, far less than the model's unit.
 const TOLERANCE: i128 = 300_000;
@@ -102,6 +102,43 @@ impl Clocks {
         Ok(())
     }
 
+    /// Compares all joins, in the order of their ids.
+    pub(super) fn same_joins(self, reference: &[Join], store: &[Join]) -> Result<(), String> {
+        let ids = |joins: &[Join]| joins.iter().map(|join| join.id).collect::<Vec<_>>();
+        same("the joins", ids(reference), ids(store))?;
+        for (r, s) in reference.iter().zip(store) {
+            self.same_join(r, s).map_err(|difference| format!("of join {}: {difference}", r.id))?;
+        }
+        Ok(())
+    }
+
+    /// Compares everything that is stored about a join.
+    pub(super) fn same_join(self, reference: &Join, store: &Join) -> Result<(), String> {
+        let (r, s) = (reference, store);
+        same("grouping key", &r.grouping_key, &s.grouping_key)?;
+        same("status", r.status, s.status)?;
+        same("expected steps", r.expected_steps, s.expected_steps)?;
+        same("attached steps", r.attached_steps, s.attached_steps)?;
+        same("completed steps", r.completed_steps, s.completed_steps)?;
+        same("failed steps", r.failed_steps, s.failed_steps)?;
+        same("metadata", &r.metadata, &s.metadata)?;
+        self.same_time("created at", Some(r.created_at), Some(s.created_at))?;
+        self.same_time("updated at", Some(r.updated_at), Some(s.updated_at))?;
+        self.same_time("ended at", r.ended_at, s.ended_at)?;
+        self.same_time("expires at", r.expires_at, s.expires_at)
+    }
+
+    /// Compares the steps of a join, in the order of their messages' ids.
+    pub(super) fn same_steps(self, reference: &[Step], store: &[Step]) -> Result<(), String> {
+        let facts = |steps: &[Step]| steps.iter().map(|step| (step.message, step.status)).collect::<Vec<_>>();
+        same("the steps", facts(reference), facts(store))?;
+        for (r, s) in reference.iter().zip(store) {
+            self.same_time("attached at", Some(r.created_at), Some(s.created_at))?;
+            self.same_time("step updated at", Some(r.updated_at), Some(s.updated_at))?;
+        }
+        Ok(())
+    }
+
     /// Compares what operators did.
     pub(super) fn same_history(
         self,
@@ -129,6 +166,12 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(what: &str, reference: T, sto
         return Ok(());
     }
     Err(format!("{what} should be {reference:?}, but is {store:?}"))
+}
+
+/// Joins that ended, in an order of their own: in which they are told is left open.
+pub(super) fn sorted(mut joins: Vec<EndedJoin>) -> Vec<EndedJoin> {
+    joins.sort_by_key(|join| join.id);
+    joins
 }
 
 /// Compares statistics.

@@ -13,23 +13,60 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::joins::{End, Move, end, moves, start, whole};
+
 /// What all durations are multiples of.
 pub(super) const UNIT: Duration = Duration::from_secs(1_000);
 
 /// One step of a sequence.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
-    Enqueue { batch: Vec<Draft>, how: How },
-    Claim { worker: u8, limit: u32, lease: u32, topics: &'static [&'static str] },
-    Settle { picks: Vec<(Pick, Verdict, Handled)>, delete: bool },
-    Renew { picks: Vec<Pick>, lease: u32 },
+    Enqueue {
+        batch: Vec<Draft>,
+        how: How,
+    },
+    Claim {
+        worker: u8,
+        limit: u32,
+        lease: u32,
+        topics: &'static [&'static str],
+    },
+    Settle {
+        picks: Vec<(Pick, Verdict, Handled)>,
+        delete: bool,
+    },
+    Renew {
+        picks: Vec<Pick>,
+        lease: u32,
+    },
     Reap,
     Expire,
     Park,
-    Prune { done: u32, dead: Option<u32>, archive: bool },
+    Prune {
+        done: u32,
+        dead: Option<u32>,
+        archive: bool,
+    },
     Requeue(Choice),
     Bury(Choice),
-    Turn { job: u8, turn: Ask },
+    Turn {
+        job: u8,
+        turn: Ask,
+    },
+    /// What is done to joins in one transaction.
+    Join {
+        moves: Vec<Move>,
+        end: End,
+    },
+    /// Looks at a join, counted from the newest.
+    Look(usize),
+    /// The waiting message, counted from the newest, sends its continuation; or one that waits for nothing does.
+    Continue {
+        wait: usize,
+        stranger: bool,
+        continuation: Option<Draft>,
+    },
+    PruneJoins(u32),
     Advance(u32),
 }
 
@@ -115,7 +152,7 @@ pub(super) struct Choice {
 
 /// So many and a half units from now: a given time and a delay are added to clocks that were read at different moments,
 /// and must not come so close that this decides which is first.
-fn shift(now: SystemTime, units: i8) -> SystemTime {
+pub(super) fn shift(now: SystemTime, units: i8) -> SystemTime {
     let by = UNIT * u32::from(units.unsigned_abs());
     if units < 0 { now - by + UNIT / 2 } else { now + by + UNIT / 2 }
 }
@@ -187,7 +224,7 @@ fn class() -> impl Strategy<Value = FailureClass> {
     select(&[Business, Business, Infrastructure, Unroutable, Permanent, TooLarge][..])
 }
 
-fn draft() -> impl Strategy<Value = Draft> {
+pub(super) fn draft() -> impl Strategy<Value = Draft> {
     let due = prop_oneof![
         6 => Just(Due::Now),
         1 => (0..3u32).prop_map(Due::After),
@@ -277,12 +314,40 @@ pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
     };
     let failing = (1..4u32, 1..4u32)
         .prop_map(move |(age, units)| [outage(age), vec![Operation::Advance(units)], outage(age)].concat());
+    // Joins whose steps come to their end, and what waits for them is put off before or afterwards.
+    let steps = (whole(), end(), vec(verdict(), 1..3)).prop_map(move |(moves, end, verdicts)| {
+        let settle = |verdict| {
+            let picks = (0..3).map(|index| (newest(index), verdict, None)).collect();
+            Operation::Settle { picks, delete: false }
+        };
+        let rounds = verdicts.into_iter().flat_map(|verdict| [claim(3), settle(verdict)]);
+        std::iter::once(Operation::Join { moves, end }).chain(rounds).collect()
+    });
+    let waiting = (whole(), 0..2u32).prop_map(move |(mut moves, delay)| {
+        moves.push(Move::Wait { join: 0, delay: 0 });
+        let over = Operation::Join { moves: vec![Move::Cancel(0)], end: End::Commit };
+        let settle = |picks: usize| {
+            let picks = (0..picks).map(|index| (newest(index), Verdict::Defer(delay), None)).collect();
+            Operation::Settle { picks, delete: false }
+        };
+        vec![Operation::Join { moves, end: End::Commit }, claim(4), over, settle(4)]
+    });
+    // And joins whose deadline passes.
+    let overdue = (start(1..4), prop_oneof![Just(Operation::Look(0)), Just(Operation::Expire)]).prop_map(
+        |(start, notice)| {
+            let moves = vec![start.expiring(1), Move::Wait { join: 0, delay: 2 }];
+            vec![Operation::Join { moves, end: End::Commit }, Operation::Advance(2), notice]
+        },
+    );
     prop_oneof![
-        14 => operation().prop_map(|operation| vec![operation]),
+        17 => operation().prop_map(|operation| vec![operation]),
         2 => crash,
         3 => settled,
         2 => poisoned,
         1 => failing,
+        3 => steps,
+        1 => waiting,
+        1 => overdue,
     ]
 }
 
@@ -314,6 +379,12 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => choice().prop_map(Operation::Bury),
         2 => (0..2u8, prop_oneof![(0..3u32).prop_map(Ask::Every), (-3..2i8).prop_map(Ask::At)])
             .prop_map(|(job, turn)| Operation::Turn { job, turn }),
+        8 => (moves(), end()).prop_map(|(moves, end)| Operation::Join { moves, end }),
+        2 => (0..5usize).prop_map(Operation::Look),
+        3 => (0..4usize, prop::bool::weighted(0.1), prop::option::weighted(0.8, draft())).prop_map(
+            |(wait, stranger, continuation)| Operation::Continue { wait, stranger, continuation }
+        ),
+        1 => (0..2u32).prop_map(Operation::PruneJoins),
         3 => (1..4u32).prop_map(Operation::Advance),
     ]
 }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Birth, Change, ClaimRequest, Clock, Enqueued, Lease, ManualClock, MemoryStore, MessageId, NewMessage,
-    Outcome, Result, Retention, Settlement, Store, StoreAdmin, Topics, TransactionalStore, WorkerId,
+    Birth, Change, ClaimRequest, Clock, Enqueued, Expired, Join, JoinFilter, JoinId, JoinStatus, Lease,
+    ManualClock, MemoryStore, MessageId, NewMessage, Outcome, Reaped, Result, Retention, SettledBatch,
+    Settlement, Step, Store, StoreAdmin, Topics, TransactionalStore, WorkerId,
 };
 
-use super::compare::{Clocks, same, same_stats};
+use super::compare::{Clocks, same, same_stats, sorted};
+use super::joins::{Answer, End, Move, Moves, seen};
 use super::operation::{Choice, Draft, Handled, How, Operation, Pick, UNIT, Verdict};
 use crate::Fixture;
 use crate::store_suite::records;
@@ -31,6 +33,13 @@ pub(super) struct Pair<'a, F: Fixture> {
     leases: Vec<(Lease, Lease)>,
     /// What the jobs of this sequence are called, because a store may remember those of others.
     jobs: MessageId,
+    /// Less than any join of this sequence.
+    first_join: JoinId,
+    /// Every join that was ever started, and every message that was ever to wait for one.
+    joins: Vec<JoinId>,
+    waits: Vec<(JoinId, MessageId)>,
+    /// The reference's joins and steps when they were last compared.
+    compared: Vec<(Join, Vec<Step>)>,
 }
 
 type Checked = Result<(), String>;
@@ -46,6 +55,10 @@ impl<'a, F: Fixture> Pair<'a, F> {
             ids: Vec::new(),
             leases: Vec::new(),
             jobs: MessageId::new(),
+            first_join: JoinId::new(),
+            joins: Vec::new(),
+            waits: Vec::new(),
+            compared: Vec::new(),
         }
     }
 
@@ -63,8 +76,16 @@ impl<'a, F: Fixture> Pair<'a, F> {
             }
             Operation::Settle { picks, delete } => self.settle(picks, *delete).await,
             Operation::Renew { picks, lease } => self.renew(picks, *lease).await,
-            Operation::Reap => answers("reaped", reference.reap(ALL).await, store.reap(ALL).await),
-            Operation::Expire => answers("expired", reference.expire(ALL).await, store.expire(ALL).await),
+            Operation::Reap => {
+                let plain = |reaped: Reaped| Reaped { joins: sorted(reaped.joins), ..reaped };
+                let (r, s) = (reference.reap(ALL).await, store.reap(ALL).await);
+                answers("reaped", r.map(plain), s.map(plain))
+            }
+            Operation::Expire => {
+                let plain = |expired: Expired| Expired { joins: sorted(expired.joins), ..expired };
+                let (r, s) = (reference.expire(ALL).await, store.expire(ALL).await);
+                answers("expired", r.map(plain), s.map(plain))
+            }
             Operation::Park => answers("parked", reference.park(ALL).await, store.park(ALL).await),
             Operation::Prune { done, dead, archive } => {
                 let mut retention = Retention::done(UNIT * *done);
@@ -85,6 +106,21 @@ impl<'a, F: Fixture> Pair<'a, F> {
                 let job = format!("{} {job}", self.jobs);
                 let (ours, theirs) = (turn.turn(self.clocks.reference), turn.turn(self.clocks.store));
                 answers("turn", reference.turn(&job, ours).await, store.turn(&job, theirs).await)
+            }
+            Operation::Join { moves, end } => self.join(moves, *end).await,
+            Operation::Look(back) => {
+                let known = back.checked_rem(self.joins.len());
+                let join = known.map_or_else(JoinId::new, |back| self.joins[self.joins.len() - 1 - back]);
+                let (r, s) = (reference.look(join).await, store.look(join).await);
+                answers("seen", r.map(seen), s.map(seen))
+            }
+            Operation::Continue { wait, stranger, continuation } => {
+                self.continue_join(*wait, *stranger, continuation.as_ref()).await
+            }
+            Operation::PruneJoins(units) => {
+                let keep = UNIT * *units;
+                let (r, s) = (reference.prune_joins(keep, ALL).await, store.prune_joins(keep, ALL).await);
+                answers("pruned joins", r, s)
             }
             Operation::Advance(units) => {
                 self.clock.advance(UNIT * *units);
@@ -216,13 +252,75 @@ impl<'a, F: Fixture> Pair<'a, F> {
             batch.iter().map(one).collect()
         };
         let (ours, theirs) = (settlements(true), settlements(false));
-        if delete {
+        let plain = |batch: SettledBatch| SettledBatch { joins: sorted(batch.joins), ..batch };
+        let (reference, store) = if delete {
             let reference = self.reference.clone().keep_done(false);
             let store = self.fixture.store_that_deletes();
-            return answers("settled", reference.settle(&ours).await, store.settle(&theirs).await);
+            (reference.settle(&ours).await, store.settle(&theirs).await)
+        } else {
+            (self.reference.settle(&ours).await, self.fixture.store().settle(&theirs).await)
+        };
+        answers("settled", reference.map(plain), store.map(plain))
+    }
+
+    async fn join(&mut self, moves: &[Move], end: End) -> Checked {
+        let moves = Moves::new(moves, &self.ids, &self.joins);
+        let reference = self.join_reference(&moves, end).await;
+        let store = self.join_store(&moves, end).await;
+        same("the answers", reference, store)?;
+        let (made, started, waits) = (moves.messages(), moves.started(), moves.waits());
+        self.ids.extend(made);
+        self.joins.extend(started);
+        self.waits.extend(waits);
+        Ok(())
+    }
+
+    async fn join_reference(&self, moves: &Moves<'_>, end: End) -> Vec<Answer> {
+        let (store, now) = (&self.reference, self.clocks.reference);
+        let (cut, mut fresh) = (moves.cut(end), Vec::new());
+        let mut tx = store.begin();
+        let mut made = moves.make(store, &mut tx, 0..cut, &mut fresh, now).await;
+        if let End::SavepointAt(_) = end {
+            let savepoint = tx.savepoint();
+            made.extend(moves.make(store, &mut tx, cut..moves.len(), &mut fresh, now).await);
+            tx.rollback_to(&savepoint);
         }
-        let store = self.fixture.store();
-        answers("settled", self.reference.settle(&ours).await, store.settle(&theirs).await)
+        match end {
+            End::RollBack => drop(tx),
+            End::Commit | End::SavepointAt(_) => tx.commit(),
+        }
+        made
+    }
+
+    async fn join_store(&self, moves: &Moves<'_>, end: End) -> Vec<Answer> {
+        let (fixture, store, now) = (self.fixture, self.fixture.store(), self.clocks.store);
+        let (cut, mut fresh) = (moves.cut(end), Vec::new());
+        let mut tx = fixture.begin().await;
+        let mut made = moves.make(store, fixture.connection(&mut tx), 0..cut, &mut fresh, now).await;
+        if let End::SavepointAt(_) = end {
+            fixture.savepoint(fixture.connection(&mut tx)).await;
+            let connection = fixture.connection(&mut tx);
+            made.extend(moves.make(store, connection, cut..moves.len(), &mut fresh, now).await);
+            fixture.rollback_to_savepoint(fixture.connection(&mut tx)).await;
+        }
+        match end {
+            End::RollBack => fixture.rollback(tx).await,
+            End::Commit | End::SavepointAt(_) => fixture.commit(tx).await,
+        }
+        made
+    }
+
+    async fn continue_join(&mut self, wait: usize, stranger: bool, continuation: Option<&Draft>) -> Checked {
+        let Some(back) = wait.checked_rem(self.waits.len()) else { return Ok(()) };
+        let (join, wait) = self.waits[self.waits.len() - 1 - back];
+        let wait = if stranger { MessageId::new() } else { wait };
+        let id = MessageId::new();
+        let message = |now| continuation.map(|draft| draft.message(id, &self.ids, now));
+        let (ours, theirs) = (message(self.clocks.reference), message(self.clocks.store));
+        let reference = self.reference.continue_join(join, wait, ours.as_ref()).await;
+        let store = self.fixture.store().continue_join(join, wait, theirs.as_ref()).await;
+        self.ids.push(id);
+        answers("continued", reference, store)
     }
 
     async fn renew(&mut self, picks: &[Pick], lease: u32) -> Checked {
@@ -233,10 +331,65 @@ impl<'a, F: Fixture> Pair<'a, F> {
     }
 
     /// Compares everything that can be seen.
-    pub(super) async fn compare(&self) -> Checked {
+    pub(super) async fn compare(&mut self) -> Checked {
         let (reference, store) = (&self.reference, self.fixture.store());
         self.clocks.same_table(&records(reference).await, &records(store).await)?;
-        same_stats(&reference.stats().await.unwrap(), &store.stats().await.unwrap())
+        same_stats(&reference.stats().await.unwrap(), &store.stats().await.unwrap())?;
+        self.compare_joins().await
+    }
+
+    /// Compares all joins, and the steps of those that the reference has changed: the others are looked at in the end.
+    async fn compare_joins(&mut self) -> Checked {
+        let (reference, store) = (&self.reference, self.fixture.store());
+        let all = JoinFilter::default();
+        let ours = self.joins_of(reference, &all).await;
+        self.clocks.same_joins(&ours, &self.joins_of(store, &all).await)?;
+        let mut now = Vec::with_capacity(ours.len());
+        for join in ours {
+            let steps = steps_of(reference, join.id).await;
+            let before = self.compared.iter().find(|(before, _)| before.id == join.id);
+            if before.is_none_or(|before| before != &(join.clone(), steps.clone())) {
+                self.compare_steps(join.id, &steps).await?;
+            }
+            now.push((join, steps));
+        }
+        self.compared = now;
+        Ok(())
+    }
+
+    async fn compare_steps(&self, join: JoinId, steps: &[Step]) -> Checked {
+        let store = steps_of(self.fixture.store(), join).await;
+        let of = |difference| format!("of join {join}: {difference}");
+        self.clocks.same_steps(steps, &store).map_err(of)
+    }
+
+    async fn joins_of<S: StoreAdmin>(&self, store: &S, filter: &JoinFilter) -> Vec<Join> {
+        store.joins(filter, Some(self.first_join), 200).await.unwrap().joins
+    }
+
+    /// Compares what the other ways to ask for joins say.
+    pub(super) async fn compare_views(&self) -> Checked {
+        let (reference, store) = (&self.reference, self.fixture.store());
+        for id in &self.joins {
+            let (ours, theirs) = (reference.join(*id).await.unwrap(), store.join(*id).await.unwrap());
+            let one = |join: Option<Join>| Vec::from_iter(join);
+            self.clocks.same_joins(&one(ours), &one(theirs))?;
+            self.compare_steps(*id, &steps_of(reference, *id).await).await?;
+        }
+        let step = self.compared.iter().flat_map(|(_, steps)| steps).next().map(|step| step.message);
+        let filters = [
+            JoinFilter { status: Some(JoinStatus::Pending), ..JoinFilter::default() },
+            JoinFilter { grouping_key: Some("g".to_owned()), ..JoinFilter::default() },
+            JoinFilter { message: step, ..JoinFilter::default() },
+        ];
+        for filter in filters {
+            let (ours, theirs) =
+                (self.joins_of(reference, &filter).await, self.joins_of(store, &filter).await);
+            self.clocks
+                .same_joins(&ours, &theirs)
+                .map_err(|difference| format!("asked for {filter:?}: {difference}"))?;
+        }
+        Ok(())
     }
 
     /// Compares what operators did to each message, and what was archived. The archive may hold what earlier sequences
@@ -257,6 +410,10 @@ impl<'a, F: Fixture> Pair<'a, F> {
         theirs.sort_unstable();
         same("the archive", ours, theirs)
     }
+}
+
+async fn steps_of<S: StoreAdmin>(store: &S, join: JoinId) -> Vec<Step> {
+    store.steps(join, None, 200).await.unwrap().steps
 }
 
 fn worker(name: u8) -> WorkerId {

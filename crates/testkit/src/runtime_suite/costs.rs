@@ -2,11 +2,11 @@
 //!
 //! Numbers are asserted, never times.
 
-use posthaste_core::{Store as _, Transactions};
+use posthaste_core::{JoinWait, NewJoin, Store as _, Transactions};
 use tokio::time::Instant;
 
 use super::Scene;
-use super::support::{Journal, done, drafts, eventually, hot_only, ms, outbox, run};
+use super::support::{Journal, done, draft, drafts, eventually, hot_only, ms, outbox, run};
 use crate::{Counting, Fixture};
 
 /// Calls that a message does not pay for by being published.
@@ -117,4 +117,37 @@ pub async fn slow_idle_is_quiet<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
     // Rounded up, and one that was due when counting began.
     assert!(calls <= took.as_millis().div_ceil(500) as u64 + 1, "{:?} in {took:?}", store.all());
+}
+
+/// JOIN-030, HOT-003, performance 4: a fan-in of a hundred hot steps takes about as many calls as one of three: its own,
+/// those of two claims, and a settlement now and then.
+pub async fn a_fan_in_of_a_hundred<F: Fixture>(scene: &Scene<F>) {
+    let (journal, store) = (Journal::new(), Counting::new(scene.store()));
+    let outbox =
+        outbox(store.clone(), hot_only()).on_topic("*", journal.noting("all")).build().await.unwrap();
+    let running = run(&outbox);
+    eventually("the cold path has looked", async || store.answered_claims() >= 1).await;
+    store.reset();
+    let join = NewJoin::of(drafts("t", 100)).wait(JoinWait::on_complete(draft("next")));
+    let begin = Instant::now();
+    let mut tx = outbox.begin().await.unwrap();
+    tx.start_join(join).await.unwrap();
+    tx.commit().await.unwrap();
+    done(store.inner(), 102).await;
+    let took = begin.elapsed();
+    running.stop().await;
+    assert_eq!(journal.count(), 101);
+    for (operation, calls) in [
+        ("insert", 2),
+        ("start_join", 1),
+        ("attach", 1),
+        ("wait_for_join", 1),
+        ("survivors", 0),
+        ("look", 1),
+        ("continue_join", 1),
+    ] {
+        assert_eq!(store.calls(operation), calls, "{operation}: {:?}", store.all());
+    }
+    let most = 20u64.max(12 + u64::try_from(took.as_millis()).unwrap() / 50);
+    assert!(others(&store) <= most, "{:?} in {took:?}", store.all());
 }

@@ -3,8 +3,8 @@
 //! Canaries are planted wherever a user can put something, and everything that comes out is searched for them.
 
 use posthaste_core::{
-    Delivery, Event, Failure, HandlerError, HandlerResult, Message, MessageBuilder, NewMessage, Schedule,
-    Shared, State, Store as _, StoreAdmin as _,
+    Delivery, Event, Failure, HandlerError, HandlerResult, JoinWait, Message, MessageBuilder, NewJoin,
+    NewMessage, Schedule, Shared, State, Store as _, StoreAdmin as _,
 };
 use serde::{Deserialize, Serialize};
 
@@ -184,5 +184,95 @@ pub async fn nothing_leaks<F: Fixture>(scene: &Scene<F>) {
         for error in &errors {
             assert!(!error.contains(canary), "{canary} is stored: {error}");
         }
+    }
+}
+
+/// OBX-125, I13, JOIN-070: nor does anything of a join: its grouping key, its metadata, its continuations; whether it
+/// completes, fails, expires, is cancelled or unknown, and whatever is refused.
+pub async fn nothing_of_a_join_leaks<F: Fixture>(scene: &Scene<F>) {
+    let (journal, store, fixture) = (Journal::new(), Counting::new(scene.store()), &scene.fixture);
+    let failing = async |message: Message| HandlerResult::Err(HandlerError::dead(echo(&message)));
+    let mut busy = settings();
+    (busy.join_check, busy.expire, busy.prune) = (ms(100), Schedule::every(ms(50)), Schedule::every(ms(50)));
+    let outbox = outbox(store.clone(), busy)
+        .on_topic("good", journal.noting("good"))
+        .on_topic("failing", failing)
+        .build()
+        .await
+        .unwrap();
+    let mut said = String::new();
+    let mut join = |steps: &[&str], n: usize| {
+        let wait = JoinWait::on_complete(loaded("good", 10 * n + 8)).on_fail(loaded("failing", 10 * n + 9));
+        said.push_str(&format!("{wait:?}"));
+        let steps = steps.iter().enumerate().map(|(at, topic)| loaded(topic, 10 * n + at));
+        let join = NewJoin::of(steps.collect::<Vec<_>>())
+            .grouping_key("canary-grouping-9")
+            .metadata("canary-metadata-10")
+            .wait(wait);
+        said.push_str(&format!("{join:?}"));
+        join
+    };
+    let joins = [
+        join(&["good", "good"], 1),
+        join(&["good", "failing"], 2),
+        join(&["nobody"], 3).expires_after(ms(200)),
+        join(&["nobody"], 4),
+    ];
+    let refused = [join(&["good"], 5).grouping_key("canary-grouping-9".repeat(20)), {
+        join(&["good"], 6).metadata("canary-metadata-10\0")
+    }];
+    let running = run(&outbox);
+    for operation in ["look", "continue_join", "prune_joins"] {
+        store.fail(operation, 1);
+    }
+    let mut started = Vec::new();
+    for join in joins {
+        let mut tx = outbox.begin().await.unwrap();
+        started.push(tx.start_join(join).await.unwrap());
+        tx.commit().await.unwrap();
+    }
+    let mut tx = fixture.begin().await;
+    let connection = fixture.connection(&mut tx);
+    outbox.cancel_join(connection, started[3].id).await.unwrap();
+    for join in refused {
+        let error = outbox.start_join(connection, join).await.unwrap_err();
+        said.push_str(&format!("{error} {error:?}"));
+    }
+    let error = outbox.attach(connection, started[3].id, started[0].steps[0].id()).await.unwrap_err();
+    said.push_str(&format!("{error} {error:?}"));
+    fixture.commit(tx).await;
+    let unknown = serde_json::json!({
+        "join_id": posthaste_core::JoinId::new(),
+        "on_complete": { "topic": "good", "payload": "canary-payload-1", "key": "canary-key-3" },
+    });
+    let broken = r#"{"join_id": "canary-payload-1", "on_complete": canary-number-8}"#;
+    let unknown = outbox.enqueue(NewMessage::json("join.wait", &unknown)).await.unwrap().id();
+    let broken = outbox.enqueue(NewMessage::bytes("join.wait", broken)).await.unwrap().id();
+    for id in started.iter().map(|started| started.waits[0]) {
+        becomes(&store, id, State::Done).await;
+    }
+    for id in [unknown, broken] {
+        becomes(&store, id, State::Dead).await;
+    }
+    eventually("everything was tried", async || store.calls("prune_joins") >= 2).await;
+    running.stop().await;
+    for started in &started {
+        let stored = store.inner().join(started.id).await.unwrap().unwrap();
+        let steps = store.inner().steps(started.id, None, 10).await.unwrap();
+        said.push_str(&format!("{started:?} {stored:?} {steps:?} {outbox:?}"));
+    }
+    let ended: Vec<_> =
+        scene.logs.events("join ended").iter().map(|e| e.field("status").to_owned()).collect();
+    assert!(ended.len() >= 3 && ended.contains(&"cancelled".to_owned()), "{ended:?}");
+    said.push_str(&format!("{:?}", records(store.inner()).await));
+    let logged = scene.logs.all();
+    for canary in CANARIES.iter().chain(&["canary-grouping-9", "canary-metadata-10"]) {
+        for logged in &logged {
+            assert!(!format!("{logged:?}").contains(canary), "{canary} was logged: {logged:?}");
+        }
+        for name in scene.meters.names() {
+            assert!(!format!("{name:?}").contains(canary), "{canary} is in a metric: {name:?}");
+        }
+        assert!(!said.contains(canary), "{canary} is shown: {said}");
     }
 }

@@ -3,13 +3,14 @@
 //! Levels and fields are what operators have built alerts on: a case names each of them.
 
 use posthaste_core::{
-    HandlerError, HandlerResult, METRICS, Message, Schedule, State, Store, StoreAdmin as _,
+    HandlerError, HandlerResult, METRICS, Message, NewJoin, Schedule, State, Store, StoreAdmin as _,
 };
 use tracing::Level;
 
 use super::Scene;
 use super::support::{
-    Gate, HOUR, Journal, becomes, claim_elsewhere, done, draft, drafts, eventually, ms, outbox, run, settings,
+    Gate, HOUR, Journal, becomes, claim_elsewhere, done, draft, drafts, eventually, ms, outbox, run,
+    settings, start_join,
 };
 use crate::{Counting, Fixture};
 
@@ -125,6 +126,11 @@ pub async fn every_metric_counts<F: Fixture>(scene: &Scene<F>) {
     gate.open();
     becomes(&store, gated, State::Done).await;
     done(&store, 6).await;
+    // A join that ends.
+    let join = start_join(scene, &outbox, NewJoin::expecting(1)).await.id;
+    let mut tx = scene.fixture.begin().await;
+    assert!(outbox.cancel_join(scene.fixture.connection(&mut tx), join).await.unwrap());
+    scene.fixture.commit(tx).await;
     store.fail("claim", 1);
     let error = async || meters.counter("posthaste_errors_total", &[("operation", "claim")]) == 1;
     eventually("the error is counted", error).await;
@@ -143,6 +149,7 @@ pub async fn every_metric_counts<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(counter("posthaste_failed_total", &[("topic", "bad"), ("class", "business")]), 2);
     assert_eq!(counter("posthaste_dead_total", &[("topic", "bad"), ("class", "business")]), 1);
     assert!(counter("posthaste_reaped_total", &[("state", "ready")]) >= 1);
+    assert_eq!(counter("posthaste_joins_ended_total", &[("status", "cancelled")]), 1);
     assert!(meters.histogram("posthaste_handler_seconds", &[("topic", "good")]).len() >= 3);
     assert!(!meters.histogram("posthaste_memory_wait_seconds", &[("path", "hot")]).is_empty());
     assert!(!meters.histogram("posthaste_memory_wait_seconds", &[("path", "cold")]).is_empty());

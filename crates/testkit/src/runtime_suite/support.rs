@@ -10,13 +10,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use posthaste_core::{
-    Answering, ClaimRequest, FixedDelay, HandlerResult, Message, MessageBuilder, MessageId, NewMessage,
-    Outbox, OutboxBuilder, Record, Result, Schedule, Settings, Shutdown, State, Store, StoreAdmin, WorkerId,
+    Answering, ClaimRequest, FixedDelay, HandlerResult, JoinBuilder, JoinStore, Message, MessageBuilder,
+    MessageId, NewMessage, Outbox, OutboxBuilder, Outcome, Record, Result, Schedule, Settings, Settlement,
+    Shutdown, StartedJoin, State, Store, StoreAdmin, TransactionalStore, WorkerId,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::Scene;
+use crate::Fixture;
 pub(crate) use crate::store_suite::records;
 
 /// How long a condition may take to become true on a machine that is busy with other things.
@@ -364,4 +367,25 @@ pub(crate) fn stranger() -> WorkerId {
 /// Claims as a worker that is none of the outboxes.
 pub(crate) async fn claim_elsewhere<S: Store>(store: &S, limit: u32, lease: Duration) -> Vec<Message> {
     store.claim(&ClaimRequest::new(stranger()).limit(limit).lease(lease)).await.unwrap()
+}
+
+/// The settlement of a message that was claimed elsewhere, and is done.
+pub(crate) fn acked(message: &Message) -> Settlement {
+    Settlement::new(message.lease(), Outcome::Ack)
+}
+
+/// Starts a join in a transaction of the user's own.
+pub(crate) async fn start_join<F: Fixture, S>(
+    scene: &Scene<F>,
+    outbox: &Outbox<S>,
+    join: JoinBuilder,
+) -> StartedJoin
+where
+    S: JoinStore<Connection = <F::Store as TransactionalStore>::Connection>,
+{
+    let fixture = &scene.fixture;
+    let mut tx = fixture.begin().await;
+    let started = outbox.start_join(fixture.connection(&mut tx), join).await.unwrap();
+    fixture.commit(tx).await;
+    started
 }

@@ -4,10 +4,14 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use posthaste_core::{HandlerResult, Message, Outbox, Shared, State, TRACEPARENT, TRACESTATE, TraceContext};
+use posthaste_core::{
+    HandlerResult, JoinWait, Message, NewJoin, Outbox, Shared, State, TRACEPARENT, TRACESTATE, TraceContext,
+};
 
 use super::Scene;
-use super::support::{Journal, becomes, done, draft, eventually, outbox, record, run, settings};
+use super::support::{
+    Journal, becomes, done, draft, eventually, outbox, record, records, run, settings, start_join,
+};
 use crate::Fixture;
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -76,4 +80,21 @@ pub async fn a_publishers_trace<F: Fixture>(scene: &Scene<F>) {
     becomes(outbox.store(), plain, State::Done).await;
     running.stop().await;
     assert!(record(outbox.store(), plain).await.message.headers.is_empty());
+}
+
+/// RMQ-006, JOIN-055: steps, waits and continuations all belong to the trace of whoever started their join.
+pub async fn a_joins_trace<F: Fixture>(scene: &Scene<F>) {
+    let journal = Journal::new();
+    let outbox =
+        outbox(scene.store(), settings()).on_topic("*", journal.noting("all")).build().await.unwrap();
+    let context = TraceContext::new();
+    let join = NewJoin::of([draft("t")]).wait(JoinWait::on_complete(draft("next")));
+    context.clone().scope(start_join(scene, &outbox, join)).await;
+    assert_eq!(outbox.drain().await.unwrap().delivered, 3);
+    let stored = records(outbox.store()).await;
+    assert_eq!(stored.len(), 3);
+    for record in stored {
+        let headers = record.message.headers;
+        assert_eq!(headers.get(TRACEPARENT), Some(&context.to_string()), "{}", record.message.topic);
+    }
 }

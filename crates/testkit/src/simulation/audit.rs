@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    FailureClass, Lease, MAX_LEASE_LOSSES, Message, MessageId, Outcome, Record, Settled, Settlement, State,
-    Uuid, WorkItemId,
+    FailureClass, JoinId, Lease, MAX_LEASE_LOSSES, Message, MessageId, NewMessage, OrderPolicy, Outcome,
+    Record, Settled, Settlement, State, Uuid, WorkItemId,
 };
 
+use super::audit_joins::JoinAudit;
 use super::plan::{Act, Plan, Script, handlers_of};
 
 /// Which incarnation of which node: never used again after a restart.
@@ -106,12 +107,26 @@ struct Row {
     succeeded: BTreeMap<&'static str, i32>,
     begun: bool,
     over: bool,
+    /// Whether it came to life a second time: enqueued once more after it was gone, or requeued.
+    again: bool,
+    /// Whether it has ever been dead.
+    died: bool,
 }
+
+/// The number of no message.
+pub(super) const NOBODY: usize = 999_999;
+/// The topic of messages that wait for joins.
+pub(super) const WAIT: &str = posthaste_core::DEFAULT_WAIT_TOPIC;
 
 /// The audit of one seed.
 #[derive(Debug)]
 pub(super) struct Audit {
-    scripts: Vec<Script>,
+    pub(super) scripts: Vec<Script>,
+    /// How many of the scripts are the plan's; the others are of messages that the outbox made by itself, and these are
+    /// their ids.
+    planned: usize,
+    made: Vec<MessageId>,
+    pub(super) joins: JoinAudit,
     max_attempts: u32,
     faultless: bool,
     calm: bool,
@@ -134,7 +149,12 @@ pub(super) fn id_of(n: usize) -> MessageId {
     MessageId::from_uuid(Uuid::from_u128(n as u128 + 1))
 }
 
-pub(super) fn number_of(id: MessageId) -> usize {
+/// The id of the join with this number, and back.
+pub(super) fn join_of(n: usize) -> JoinId {
+    JoinId::from_uuid(Uuid::from_u128(n as u128 + 1))
+}
+
+pub(super) fn join_number(id: JoinId) -> usize {
     usize::try_from(id.as_uuid().as_u128() - 1).unwrap_or(usize::MAX)
 }
 
@@ -142,6 +162,9 @@ impl Audit {
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
             scripts: plan.scripts.clone(),
+            planned: plan.scripts.len(),
+            made: Vec::new(),
+            joins: JoinAudit::new(plan),
             max_attempts: plan.nodes[0].max_attempts,
             faultless: plan.is_faultless(),
             calm: plan.is_calm(),
@@ -159,13 +182,45 @@ impl Audit {
         }
     }
 
+    /// The number of the message with this id. Those that the outbox made by itself are numbered as they are first seen.
+    pub(super) fn number_of(&self, id: MessageId) -> usize {
+        match usize::try_from(id.as_uuid().as_u128() - 1) {
+            Ok(n) if n < self.planned => n,
+            _ => {
+                let made = self.made.iter().position(|made| *made == id);
+                made.map_or(NOBODY, |position| self.planned + position)
+            }
+        }
+    }
+
+    /// And back.
+    pub(super) fn id_of(&self, n: usize) -> MessageId {
+        n.checked_sub(self.planned).and_then(|at| self.made.get(at)).copied().unwrap_or(id_of(n))
+    }
+
+    /// A message is about to be stored: if it has no number, it gets one.
+    pub(super) fn meet(&mut self, message: &NewMessage) -> usize {
+        if self.number_of(message.id()) == NOBODY {
+            self.made.push(message.id());
+            let topic = [WAIT, "next", "failed"].into_iter().find(|topic| *topic == message.topic());
+            let (key, dedup, delay, expires) = (None, None, None, None);
+            let (order, priority, steps) = (OrderPolicy::Block, 0, Vec::new());
+            let topic = topic.unwrap_or_else(|| {
+                self.object(format!("a message of the topic {} came from nowhere", message.topic()));
+                "nobody"
+            });
+            self.scripts.push(Script { topic, key, order, dedup, delay, expires, priority, steps });
+        }
+        self.number_of(message.id())
+    }
+
     pub(super) fn objection(&self) -> Option<&str> {
         self.objection.as_deref()
     }
 
     /// Which message this is the lease of; a number that no message has if it was never committed.
     pub(super) fn number(&self, lease: Lease) -> usize {
-        self.items.get(&lease.item.get()).copied().unwrap_or(999_999)
+        self.items.get(&lease.item.get()).copied().unwrap_or(NOBODY)
     }
 
     pub(super) fn object(&mut self, why: String) {
@@ -260,6 +315,8 @@ impl Audit {
             succeeded: BTreeMap::new(),
             begun: false,
             over: false,
+            again: self.rows.contains_key(&n),
+            died: false,
         };
         // A store that no longer has the first cannot know the second for what it is.
         let before = self.rows.insert(n, row);
@@ -275,7 +332,7 @@ impl Audit {
 
     pub(super) fn claimed(&mut self, life: Life, message: &Message, at: u64, until: SystemTime) {
         let event = self.next_event();
-        let n = number_of(message.id);
+        let n = self.number_of(message.id);
         let Some(row) = self.rows.get_mut(&n) else {
             return self.object(format!("I2: life {life} claimed message {n}, which was never committed"));
         };
@@ -296,11 +353,14 @@ impl Audit {
 
     /// The waiting messages of a process, as far as they can be seen from outside.
     pub(super) fn received(&mut self, life: Life, messages: &[Message]) {
+        let numbers: Vec<usize> = messages.iter().map(|message| self.number_of(message.id)).collect();
         let facts = &mut self.lives[life];
-        for message in messages {
+        for (message, n) in messages.iter().zip(numbers) {
             facts.known.insert(message.lease());
-            // What is under way here already, or is a suspect while another one runs, does not wait: it is put off.
-            let put_off = message.lease_losses > 0 || facts.running.contains(&number_of(message.id));
+            // What is under way here already, or is a suspect while another one runs, does not wait: it is put off. And
+            // nobody sees from outside when the outbox's own handler begins.
+            let put_off =
+                message.lease_losses > 0 || facts.running.contains(&n) || message.topic.as_str() == WAIT;
             if !put_off {
                 facts.waiting.insert(message.lease());
             }
@@ -363,6 +423,7 @@ impl Audit {
             return;
         };
         let verdict = match self.runs.get(&lease) {
+            _ if self.scripts[n].topic == WAIT => self.expected_of_wait(n, life, settlement),
             None => unstarted(&settlement.outcome),
             Some(run) => self.expected(n, run, settlement),
         };
@@ -420,6 +481,35 @@ impl Audit {
         if as_said { Ok(()) } else { Err(format!("its handler ended with {last:?}")) }
     }
 
+    /// What waits for a join is put off, free of charge, until it has sent its continuation.
+    fn expected_of_wait(&self, n: usize, life: Life, settlement: &Settlement) -> Result<(), String> {
+        let facts = &self.lives[life];
+        // Its handler may have panicked in a call to the store, or waited too long for one.
+        let troubled = facts.last_fault.is_some();
+        match &settlement.outcome {
+            Outcome::Ack if self.joins.has_continued(self.id_of(n)) => Ok(()),
+            Outcome::Ack => Err("I8: it is done, and has not gone on".to_owned()),
+            Outcome::Defer { .. } | Outcome::Release => Ok(()),
+            Outcome::Abandon { failure, .. } if !costs_attempt(failure.class()) || troubled => Ok(()),
+            _ => Err("waiting costs nothing".to_owned()),
+        }
+    }
+
+    /// What became of a message, for those who count: its state, if it was ever committed; and whether it is its first life.
+    pub(super) fn fate(&self, id: MessageId) -> Option<(Option<State>, bool)> {
+        self.rows.get(&self.number_of(id)).map(|row| (row.state, !row.again))
+    }
+
+    /// Whether it has ever been dead, for people to see.
+    pub(super) fn has_died(&self, id: MessageId) -> bool {
+        self.rows.get(&self.number_of(id)).is_some_and(|row| row.died)
+    }
+
+    /// Whether a handler has had it.
+    pub(super) fn was_delivered(&self, id: MessageId) -> bool {
+        self.rows.get(&self.number_of(id)).is_some_and(|row| row.begun)
+    }
+
     /// A settlement was applied, or not; with the row as it is now.
     pub(super) fn settled(&mut self, settlement: &Settlement, answer: Settled, now: Option<&Record>) {
         let lease = settlement.lease;
@@ -444,6 +534,7 @@ impl Audit {
         let state = now.map(|record| record.state);
         (row.state, row.holder) = (state, None);
         row.over = matches!(state, None | Some(State::Done | State::Dead));
+        row.died |= state == Some(State::Dead);
         let (attempts, losses) = (row.attempts, row.losses);
         let missing = handlers_of(self.scripts[n].topic)
             .iter()
@@ -474,7 +565,7 @@ impl Audit {
     pub(super) fn swept(&mut self, sweep: Sweep, records: &[Record], at: u64) -> Vec<(&'static str, usize)> {
         let event = self.next_event();
         let there: BTreeMap<usize, &Record> =
-            records.iter().map(|record| (number_of(record.message.id), record)).collect();
+            records.iter().map(|record| (self.number_of(record.message.id), record)).collect();
         let mut changes = Vec::new();
         let mut why = None;
         for (n, row) in &mut self.rows {
@@ -517,6 +608,7 @@ impl Audit {
                     (row.attempts, row.losses, row.lost) = (0, 0, row.epoch);
                     // What was claimed before may be delivered before it.
                     row.committed = event;
+                    row.again = true;
                     changes.push(("requeue", *n));
                 }
                 (Sweep::Bury, State::Ready, Some(State::Dead)) => changes.push(("bury", *n)),
@@ -526,6 +618,7 @@ impl Audit {
             row.state = now;
             row.holder = None;
             row.over = matches!(now, None | Some(State::Done | State::Dead));
+            row.died |= now == Some(State::Dead);
         }
         if let Some(why) = why {
             self.object(why);
@@ -543,7 +636,7 @@ impl Audit {
         at: u64,
         database: SystemTime,
     ) {
-        let n = number_of(message.id);
+        let n = self.number_of(message.id);
         let lease = message.lease();
         self.dropped(life, lease);
         let Some(row) = self.rows.get(&n) else {
@@ -565,7 +658,7 @@ impl Audit {
             let (said, charged) = (message.attempts, row.attempts);
             return self.object(format!("I10: message {n} says {said} attempts, {charged} were charged"));
         }
-        if message.payload != n.to_string().as_bytes() {
+        if n < self.planned && message.payload != n.to_string().as_bytes() {
             return self.object(format!("message {n} has another payload"));
         }
         self.begun_in(life, n, handler);
@@ -647,7 +740,7 @@ impl Audit {
         ended: Ended,
         at: u64,
     ) {
-        let (n, lease) = (number_of(message.id), message.lease());
+        let (n, lease) = (self.number_of(message.id), message.lease());
         self.lives[life].running.remove(&n);
         let Some(run) = self.runs.get_mut(&lease) else { return };
         run.ended = at;
@@ -675,7 +768,7 @@ impl Audit {
     /// I12, and that the table is what the audit thinks it is.
     pub(super) fn finish(&mut self, records: &[Record]) {
         let there: BTreeMap<usize, &Record> =
-            records.iter().map(|record| (number_of(record.message.id), record)).collect();
+            records.iter().map(|record| (self.number_of(record.message.id), record)).collect();
         for (n, record) in &there {
             match self.rows.get(n) {
                 None => return self.object(format!("I2: message {n} is there, and was never committed")),
@@ -699,13 +792,15 @@ impl Audit {
     pub(super) fn unfinished(&self, records: &[Record]) -> Option<usize> {
         let mut blocked: BTreeSet<&str> = BTreeSet::new();
         for record in records {
-            let n = number_of(record.message.id);
+            let n = self.number_of(record.message.id);
             let key = record.message.key.as_deref();
             let over = matches!(record.state, State::Done | State::Dead);
-            let nobodys =
-                handlers_of(self.scripts[n].topic).is_empty() && record.message.expires_at.is_none();
+            let nobodys = self.scripts[n].topic != WAIT
+                && handlers_of(self.scripts[n].topic).is_empty()
+                && record.message.expires_at.is_none();
+            let waits = self.scripts[n].topic == WAIT && !self.joins.is_wait_of_over(record.message.id);
             let excused = over
-                || (nobodys && record.state == State::Ready)
+                || ((nobodys || waits) && record.state == State::Ready)
                 || key.is_some_and(|key| blocked.contains(key));
             if !excused || (over && record.parked) {
                 return Some(n);

@@ -60,7 +60,7 @@ impl Case {
     async fn settle(&mut self, life: Life, n: usize, outcome: Outcome) {
         let settlement = Settlement::new(self.messages[n].lease(), outcome);
         self.audit.settling(life, &settlement);
-        let answers = self.store.settle(std::slice::from_ref(&settlement)).await.unwrap();
+        let answers = self.store.settle(std::slice::from_ref(&settlement)).await.unwrap().settled;
         let record = self.record(n).await;
         self.audit.settled(&settlement, answers[0], Some(&record));
     }

@@ -13,7 +13,7 @@ use posthaste_core::{
 };
 use tokio::task::JoinHandle;
 
-use super::audit::{Ended, Facts, number_of};
+use super::audit::{Ended, Facts};
 use super::plan::{Act, Fault, Step};
 use super::store::SimStore;
 use super::world::{Being, Door, What, World};
@@ -46,7 +46,14 @@ impl Node {
         world.log(What::Started { life });
         let store = SimStore { world: Arc::clone(world), being: Arc::clone(&being) };
         let mut builder = Outbox::builder(store).settings(settings);
-        for (topic, name) in [("one", "one.a"), ("two", "two.a"), ("two", "two.b")] {
+        let handlers = [
+            ("one", "one.a"),
+            ("two", "two.a"),
+            ("two", "two.b"),
+            ("next", "next.a"),
+            ("failed", "failed.a"),
+        ];
+        for (topic, name) in handlers {
             let (world, being) = (Arc::clone(world), Arc::clone(&being));
             builder =
                 builder.on_topic_named(topic, name, move |message: Arc<Message>, cancel: Cancellation| {
@@ -96,7 +103,7 @@ impl Node {
         self.world.state().audit.stopping(self.being.life);
         self.close();
         self.shutdown.now();
-        let _ = self.over().await;
+        self.over().await;
     }
 
     /// A graceful shutdown, to its end.
@@ -109,7 +116,7 @@ impl Node {
         self.close();
         self.shutdown.begin();
         let being = Arc::clone(&self.being);
-        let fine = self.over().await.is_ok();
+        let fine = self.over().await;
         if being.is_dead() {
             // A message killed it on the way.
             return;
@@ -132,17 +139,25 @@ impl Node {
         }
     }
 
-    async fn over(self) -> Result<()> {
-        match self.running.await {
-            Ok(ended) => ended,
-            Err(error) => {
-                self.world
-                    .state()
-                    .audit
-                    .object(format!("the run of life {} panicked: {error}", self.being.life));
-                Ok(())
+    /// Waits for its end, and tells whether it was a good one. A message may kill it on the way: what is left of it then may
+    /// wait for ever.
+    async fn over(self) -> bool {
+        let ended = tokio::select! {
+            biased;
+            ended = self.running => ended,
+            () = self.being.killed.notified() => {
+                self.shutdown.now();
+                return false;
             }
-        }
+        };
+        ended.map_or_else(
+            |error| {
+                let why = format!("the run of life {} panicked: {error}", self.being.life);
+                self.world.state().audit.object(why);
+                true
+            },
+            |ended| ended.is_ok(),
+        )
     }
 }
 
@@ -238,15 +253,17 @@ impl Call {
 
     fn begin(&self) -> Step {
         let (now, database) = (self.world.now(), self.world.clock.now());
-        let (n, epoch, life) = (number_of(self.message.id), self.message.epoch, self.being.life);
+        let (epoch, life) = (self.message.epoch, self.being.life);
         let mut state = self.world.state();
+        let n = state.audit.number_of(self.message.id);
         state.note(now, What::Begun { life, n, epoch, handler: self.name });
         state.audit.begun(life, &self.message, self.name, now, database);
         let made = state.steps.entry((n, self.name)).or_default();
         *made += 1;
         let handler = usize::from(self.name == "two.b");
-        let steps = &self.world.plan.scripts[n].steps[handler];
-        steps.get(*made - 1).copied().unwrap_or(Step { takes: 1, act: Act::Succeed })
+        let script = self.world.plan.scripts.get(n);
+        let step = script.and_then(|script| script.steps[handler].get(*made - 1));
+        step.copied().unwrap_or(Step { takes: 1, act: Act::Succeed })
     }
 }
 
@@ -269,9 +286,10 @@ impl Drop for Call {
             return;
         }
         let how = self.ended.unwrap_or(Ended::Dropped);
-        let (n, epoch, life) = (number_of(self.message.id), self.message.epoch, self.being.life);
+        let (epoch, life) = (self.message.epoch, self.being.life);
         let now = self.world.now();
         let mut state = self.world.state();
+        let n = state.audit.number_of(self.message.id);
         state.note(now, What::Ended { life, n, epoch, handler: self.name, how });
         state.audit.ended(life, &self.message, self.name, how, now);
         let name = match how {

@@ -162,6 +162,22 @@ pub(super) struct Job {
     pub(super) together: bool,
 }
 
+/// One join of the seed.
+#[derive(Clone, Debug)]
+pub(super) struct Joining {
+    pub(super) at: u64,
+    pub(super) node: usize,
+    /// The messages that are published with it.
+    pub(super) steps: Vec<usize>,
+    /// Messages of others that are attached later, and when.
+    pub(super) later: Vec<(u64, usize)>,
+    pub(super) cancelled_at: Option<u64>,
+    pub(super) expires: Option<u64>,
+    /// What waits for it: whether failed steps matter, and whether a failure has a continuation.
+    pub(super) wait: Option<(bool, bool)>,
+    pub(super) hot: bool,
+}
+
 /// One seed.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -171,6 +187,7 @@ pub(super) struct Plan {
     pub(super) nodes: Vec<Settings>,
     pub(super) scripts: Vec<Script>,
     pub(super) jobs: Vec<Job>,
+    pub(super) joins: Vec<Joining>,
     /// When faults and producers end.
     pub(super) heals_at: u64,
     pub(super) keep_done: bool,
@@ -186,6 +203,8 @@ pub(super) fn handlers_of(topic: &str) -> &'static [&'static str] {
     match topic {
         "one" => &["one.a"],
         "two" => &["two.a", "two.b"],
+        "next" => &["next.a"],
+        "failed" => &["failed.a"],
         _ => &[],
     }
 }
@@ -202,7 +221,7 @@ impl Plan {
         let heals_at = rng.u64(8_000..25_000);
         let keys = rng.u64(1..8);
         let trouble = rng.u32(0..60);
-        let count = rng.usize(15..70);
+        let count = rng.usize(15..52);
         let mut scripts: Vec<Script> =
             (0..count).map(|_| Self::script(&mut rng, keys, trouble, longest, timeout)).collect();
         let killers = if rng.u32(0..4) == 0 { rng.usize(1..4) } else { 0 };
@@ -210,9 +229,46 @@ impl Plan {
             script.steps = vec![vec![Step { takes: rng.u64(0..200), act: Act::Kill }; 6]];
         }
         let jobs = Self::jobs(&mut rng, &scripts, nodes.len(), heals_at);
+        let mut joins = Vec::new();
+        for _ in 0..rng.usize(0..11).min(rng.usize(0..11)).min(rng.usize(0..11)) {
+            let steps: Vec<usize> = (0..rng.usize(0..4)).map(|step| scripts.len() + step).collect();
+            for _ in &steps {
+                let mut script = Self::script(&mut rng, keys, trouble, longest, timeout);
+                // A step is a message of its own, and keys that are blocked for ever are enough elsewhere.
+                script.dedup = None;
+                script.key = script.key.filter(|_| rng.u32(0..4) == 0);
+                if script.topic != "nobody" && rng.u32(0..8) == 0 {
+                    script.steps[0] = vec![Step { takes: 0, act: Act::Dead }];
+                }
+                scripts.push(script);
+            }
+            joins.push(Self::joining(&mut rng, steps, count, nodes.len(), heals_at));
+        }
         let keep_done = rng.bool();
         let latency = rng.u64(0..6);
-        Self { seed, liveness, faults, nodes, scripts, jobs, heals_at, keep_done, latency }
+        Self { seed, liveness, faults, nodes, scripts, jobs, joins, heals_at, keep_done, latency }
+    }
+
+    fn joining(rng: &mut Rng, steps: Vec<usize>, others: usize, nodes: usize, heals_at: u64) -> Joining {
+        let at = rng.u64(0..heals_at * 8 / 10);
+        let mut late = |from: u64| rng.u64(from..from + 4_000).min(heals_at * 9 / 10);
+        let times = [late(at), late(at), late(at)];
+        let attached =
+            rng.usize(usize::from(steps.is_empty())..3) * usize::from(rng.bool() || steps.is_empty());
+        let later = times[..attached.max(usize::from(steps.is_empty()))]
+            .iter()
+            .map(|time| (*time, rng.usize(0..others)))
+            .collect();
+        Joining {
+            at,
+            node: rng.usize(0..nodes),
+            steps,
+            later,
+            cancelled_at: (rng.u32(0..6) == 0).then_some(times[2]),
+            expires: (rng.u32(0..3) == 0).then(|| rng.u64(1..8_000)),
+            wait: (rng.u32(0..8) > 0).then(|| (rng.u32(0..4) > 0, rng.u32(0..4) > 0)),
+            hot: rng.bool(),
+        }
     }
 
     /// Swarm: one seed in seven has no faults; of the others each has its own subset.
@@ -259,6 +315,7 @@ impl Plan {
             settings.park = Schedule::every(ms(rng.u64(1_000..3_000)));
             settings.prune = Schedule::every(ms(rng.u64(1_000..5_000)));
             settings.stats = Schedule::every(ms(5_000));
+            settings.join_check = ms(rng.u64(200..3_000));
             settings
         };
         (0..count).map(|_| node(rng)).collect()

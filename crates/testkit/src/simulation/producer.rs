@@ -3,14 +3,16 @@
 //!
 //! They must not know how a transaction really ended: only the simulated database does.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::{
-    Change, Enqueued, Filter, MessageBuilder, MessageId, NewMessage, Result, State, StoreAdmin as _,
+    Change, Enqueued, ErrorKind, Filter, JoinBuilder, JoinWait, MessageBuilder, MessageId, NewJoin,
+    NewMessage, Result, State, StoreAdmin as _,
 };
 
-use super::audit::id_of;
+use super::audit::{id_of, join_of};
 use super::plan::{End, Fault, Job, Style};
 use super::store::SimStore;
 use super::world::{Door, What, World};
@@ -122,6 +124,74 @@ async fn own(world: &World, door: &Door, job: &Job) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// What is done to a join in one transaction.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Start,
+    Attach(usize),
+    Cancel,
+}
+
+/// Starts a join, and whatever is done to it later, each in a task of its own.
+pub(super) fn join(world: &Arc<World>, n: usize) {
+    let plan = &world.plan.joins[n];
+    let later = plan.later.iter().map(|(at, message)| (*at, Step::Attach(*message)));
+    let cancel = plan.cancelled_at.map(|at| (at, Step::Cancel));
+    for (at, step) in std::iter::once((plan.at, Step::Start)).chain(later).chain(cancel) {
+        tokio::spawn(join_step(Arc::clone(world), n, at, step));
+    }
+}
+
+/// Does it, and again with the same ids if it failed; what is refused stays refused.
+async fn join_step(world: Arc<World>, n: usize, at: u64, step: Step) {
+    tokio::time::sleep_until(world.at(at)).await;
+    for attempt in 0..4 {
+        let door = door(&world, world.plan.joins[n].node).await;
+        match try_step(&world, &door, n, step).await {
+            Err(error) if !matches!(error.kind(), ErrorKind::Refused) => {}
+            _ => return,
+        }
+        tokio::time::sleep(Duration::from_millis(100 << attempt)).await;
+    }
+}
+
+async fn try_step(world: &World, door: &Door, n: usize, step: Step) -> Result<()> {
+    let (outbox, id) = (&door.outbox, join_of(n));
+    if let (Step::Start, true) = (step, world.plan.joins[n].hot) {
+        let mut transaction = outbox.begin().await?;
+        transaction.start_join(new_join(world, n)).await?;
+        think(world).await;
+        return transaction.commit().await;
+    }
+    let store = SimStore { world: outbox.store().world.clone(), being: Arc::clone(&door.being) };
+    let mut connection = store.begin_own().await?;
+    match step {
+        Step::Start => drop(outbox.start_join(&mut connection, new_join(world, n)).await?),
+        Step::Attach(message) => drop(outbox.attach(&mut connection, id, id_of(message)).await?),
+        Step::Cancel => drop(outbox.cancel_join(&mut connection, id).await?),
+    }
+    think(world).await;
+    store.commit_own(connection).await
+}
+
+fn new_join(world: &World, n: usize) -> JoinBuilder {
+    let plan = &world.plan.joins[n];
+    // One message may be attached twice.
+    let later: BTreeSet<usize> = plan.later.iter().map(|(_, message)| *message).collect();
+    let expected = u32::try_from(plan.steps.len() + later.len()).unwrap_or(1);
+    let steps = plan.steps.iter().map(|step| message(world, *step));
+    let mut join = NewJoin::expecting(expected).id(join_of(n)).steps(steps);
+    if let Some(expires) = plan.expires {
+        join = join.expires_after(Duration::from_millis(expires));
+    }
+    if let Some((strict, on_fail)) = plan.wait {
+        let to = |topic: &str| NewMessage::bytes(topic, n.to_string());
+        let wait = JoinWait::on_complete(to("next")).fail_if_any_step_failed(strict);
+        join = join.wait(if on_fail { wait.on_fail(to("failed")) } else { wait });
+    }
+    join
 }
 
 /// Puts the database's clock forward and back, cuts it off, and requeues and buries at random.

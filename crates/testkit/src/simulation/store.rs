@@ -10,13 +10,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use posthaste_core::store::memory::Savepoint;
 use posthaste_core::{
-    Birth, Change, ClaimRequest, Clock as _, Cursor, Enqueued, Error, ErrorKind, Failure, Filter,
-    HistoryEntry, Lease, Listing, MemoryTransaction, Message, MessageId, NewMessage, Outcome, Reaped, Record,
-    Result, Retention, Settled, Settlement, Stats, Store, StoreAdmin, TransactionalStore, Transactions, Turn,
-    WorkItemId,
+    Attached, Birth, Change, ClaimRequest, Clock as _, Cursor, EndedJoin, Enqueued, Error, ErrorKind,
+    Expired, Failure, Filter, HistoryEntry, Join, JoinFilter, JoinId, JoinListing, JoinStore, Lease, Listing,
+    Look, MemoryTransaction, Message, MessageId, NewJoin, NewMessage, Outcome, Reaped, Record, Reported,
+    Result, Retention, Settled, SettledBatch, Settlement, State, Stats, StepEnd, StepListing, Store,
+    StoreAdmin, TransactionalStore, Transactions, Turn, WorkItemId,
 };
 
-use super::audit::{Sweep, costs_attempt, id_of, number_of};
+use super::audit::{NOBODY, Sweep, WAIT, costs_attempt};
 use super::plan::Fault;
 use super::world::{Being, Sabotage, What, World};
 
@@ -60,6 +61,8 @@ pub(super) struct SimConnection {
     number: u64,
     memory: Option<MemoryTransaction>,
     pending: Vec<Pending>,
+    /// The messages that are to wait for joins.
+    waits: Vec<(JoinId, MessageId)>,
     doomed: bool,
 }
 
@@ -244,15 +247,21 @@ impl SimStore {
     }
 
     /// Numbers and keeps what an insert stored.
-    fn stored(&self, enqueued: &[Enqueued], lease: Option<Duration>) -> Vec<Pending> {
+    fn stored(
+        &self,
+        messages: &[NewMessage],
+        enqueued: &[Enqueued],
+        lease: Option<Duration>,
+    ) -> Vec<Pending> {
         let (now, database) = (self.world.now(), self.world.clock.now());
         let mut state = self.world.state();
         let mut pending = Vec::new();
-        for one in enqueued {
-            if let Enqueued::New { id, lease: leased } = one {
+        for (message, one) in messages.iter().zip(enqueued) {
+            let n = state.audit.meet(message);
+            if let Enqueued::New { lease: leased, .. } = one {
                 state.last_seq += 1;
                 let leased = leased.zip(lease).map(|(_, lease)| (now, database + lease));
-                pending.push(Pending { n: number_of(*id), seq: state.last_seq, leased });
+                pending.push(Pending { n, seq: state.last_seq, leased });
             }
         }
         pending
@@ -295,7 +304,8 @@ impl SimStore {
         let number = state.last_transaction;
         drop(state);
         let memory = Some(self.world.memory.begin());
-        SimConnection { world: Arc::clone(&self.world), number, memory, pending: Vec::new(), doomed: false }
+        let (pending, waits) = (Vec::new(), Vec::new());
+        SimConnection { world: Arc::clone(&self.world), number, memory, pending, waits, doomed: false }
     }
 
     /// A transaction of a producer's own.
@@ -317,9 +327,44 @@ impl SimStore {
                 pending.retain(|one| there.iter().any(|record| record.message.item.get() == one.seq));
             }
             self.visible(pending);
+            let mut state = self.world.state();
+            connection.waits.drain(..).for_each(|(join, wait)| state.audit.waits(join, wait));
+            drop(state);
             Ok(())
         };
         self.call("commit", Kind::Commit, commit).await
+    }
+
+    /// The worst moment to crash: a continuation is stored, and what waited for it is not acked.
+    fn crash_now_and_then(&self) {
+        let mut state = self.world.state();
+        let rate = self.world.plan.rate(Fault::Crash).filter(|_| !state.healed && !self.being.is_dead());
+        if rate.is_some_and(|rate| state.rng.f64() < rate) {
+            *state.hits.entry("crash after a continuation").or_default() += 1;
+            state.audit.gone(self.life());
+            drop(state);
+            self.being.die();
+            self.being.killed.notify_one();
+        }
+    }
+
+    fn joins_ended(&self, joins: &[EndedJoin]) {
+        self.world.state().audit.joins_ended(joins);
+    }
+
+    /// Counts steps that are about to be done as failed.
+    async fn miscount(&self, settlements: &[Settlement]) -> Result<()> {
+        for settlement in settlements.iter().filter(|settlement| settlement.outcome == Outcome::Ack) {
+            let audit = self.world.state().audit.number(settlement.lease);
+            let id = self.world.state().audit.id_of(audit);
+            let with = JoinFilter { message: Some(id), ..JoinFilter::default() };
+            for join in self.world.memory.joins(&with, None, 10).await?.joins {
+                let mut tx = self.world.memory.begin();
+                self.world.memory.report(&mut tx, join.id, id, StepEnd::Failed).await?;
+                tx.commit();
+            }
+        }
+        Ok(())
     }
 
     async fn sabotaged(&self, settlements: &[Settlement]) -> Vec<Settlement> {
@@ -363,7 +408,7 @@ impl Store for SimStore {
         let change = async {
             self.wait_for_dedup(messages, number).await;
             let enqueued = self.world.memory.enqueue(messages).await?;
-            self.visible(self.stored(&enqueued, None));
+            self.visible(self.stored(messages, &enqueued, None));
             self.world.state().dedups.retain(|_, (holder, _)| *holder != number);
             Ok(enqueued)
         };
@@ -378,7 +423,7 @@ impl Store for SimStore {
             let now = self.world.now();
             let mut state = self.world.state();
             for message in &messages {
-                let (n, epoch) = (number_of(message.id), message.epoch);
+                let (n, epoch) = (state.audit.number_of(message.id), message.epoch);
                 state.note(now, What::Claimed { life, n, epoch });
                 *state.hits.entry("claim").or_default() += 1;
                 state.audit.claimed(life, message, now, until);
@@ -391,7 +436,7 @@ impl Store for SimStore {
         Ok(messages)
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<SettledBatch> {
         let life = self.life();
         if !self.being.is_dead() {
             let mut state = self.world.state();
@@ -402,10 +447,15 @@ impl Store for SimStore {
                 Some(_) => self.sabotaged(settlements).await,
                 None => settlements.to_vec(),
             };
+            if self.world.sabotage == Some(Sabotage::MiscountSteps) {
+                self.miscount(&sent).await?;
+            }
             let answers = self.world.memory.settle(&sent).await?;
-            for (settlement, settled) in settlements.iter().zip(&answers) {
+            self.joins_ended(&answers.joins);
+            for (settlement, settled) in settlements.iter().zip(&answers.settled) {
                 let (n, epoch) = (self.world.state().audit.number(settlement.lease), settlement.lease.epoch);
-                let shown = self.world.memory.show(id_of(n)).await?;
+                let id = self.world.state().audit.id_of(n);
+                let shown = self.world.memory.show(id).await?;
                 let record = shown.as_ref().map(|(record, _)| record);
                 let now = self.world.now();
                 let mut state = self.world.state();
@@ -413,8 +463,12 @@ impl Store for SimStore {
                 let outcome = settlement.outcome.code();
                 state.note(now, What::Settled { life, n, epoch, outcome, answer: answer(*settled) });
                 if *settled == Settled::Applied {
-                    let dead = record.is_some_and(|record| record.state == posthaste_core::State::Dead);
+                    let dead = record.is_some_and(|record| record.state == State::Dead);
                     *state.hits.entry(transition(&settlement.outcome, dead)).or_default() += 1;
+                    let waits = n != NOBODY && state.audit.scripts[n].topic == WAIT;
+                    if waits && matches!(settlement.outcome, Outcome::Defer { .. }) {
+                        *state.hits.entry("wait deferred").or_default() += 1;
+                    }
                 }
             }
             Ok(answers)
@@ -457,16 +511,18 @@ impl Store for SimStore {
     async fn reap(&self, limit: u32) -> Result<Reaped> {
         let change = async {
             let reaped = self.world.memory.reap(limit).await?;
+            self.joins_ended(&reaped.joins);
             self.swept(Sweep::Reap, reaped.ready + reaped.dead).await;
             Ok(reaped)
         };
         self.call("reap", Kind::Whole, change).await
     }
 
-    async fn expire(&self, limit: u32) -> Result<u64> {
+    async fn expire(&self, limit: u32) -> Result<Expired> {
         let change = async {
             let expired = self.world.memory.expire(limit).await?;
-            self.swept(Sweep::Expire, expired).await;
+            self.joins_ended(&expired.joins);
+            self.swept(Sweep::Expire, expired.messages).await;
             Ok(expired)
         };
         self.call("expire", Kind::Whole, change).await
@@ -489,6 +545,48 @@ impl Store for SimStore {
             Ok(pruned)
         };
         self.call("prune", Kind::Whole, change).await
+    }
+
+    async fn look(&self, join: JoinId) -> Result<Look> {
+        let change = async {
+            let look = self.world.memory.look(join).await?;
+            self.world.hit("look");
+            Ok(look)
+        };
+        self.call("look", Kind::Whole, change).await
+    }
+
+    async fn continue_join(
+        &self,
+        join: JoinId,
+        wait: MessageId,
+        continuation: Option<&NewMessage>,
+    ) -> Result<bool> {
+        let change = async {
+            let memory = &self.world.memory;
+            let there = memory.join(join).await?;
+            let sabotage = self.world.sabotage;
+            let sent = continuation.filter(|_| sabotage != Some(Sabotage::ForgetContinuations));
+            let first = memory.continue_join(join, wait, sent).await?;
+            let again = sabotage == Some(Sabotage::ContinueAgain) && !first;
+            self.world.state().audit.continues(there.as_ref(), wait, continuation, first || again);
+            self.world.hit(match (first, continuation) {
+                (false, _) => "continuation repeated",
+                (true, None) => "nothing to continue with",
+                (true, Some(_)) => "continuation sent",
+            });
+            if let Some(continuation) = sent.filter(|_| first) {
+                let enqueued = [Enqueued::New { id: continuation.id(), lease: None }];
+                self.visible(self.stored(std::slice::from_ref(continuation), &enqueued, None));
+            }
+            self.crash_now_and_then();
+            Ok(first)
+        };
+        self.call("continue_join", Kind::Whole, change).await
+    }
+
+    async fn prune_joins(&self, keep: Duration, limit: u32) -> Result<u64> {
+        self.call("prune_joins", Kind::Whole, self.world.memory.prune_joins(keep, limit)).await
     }
 
     async fn turn(&self, job: &str, turn: Turn) -> Result<bool> {
@@ -540,7 +638,7 @@ impl TransactionalStore for SimStore {
                 Birth::Ready => None,
                 Birth::Leased { lease, .. } => Some(lease),
             };
-            pending.extend(self.stored(&enqueued, lease));
+            pending.extend(self.stored(messages, &enqueued, lease));
             Ok(enqueued)
         };
         let enqueued = self.call("insert", Kind::Statement, change).await?;
@@ -561,6 +659,70 @@ impl TransactionalStore for SimStore {
             self.call("survivors", Kind::Statement, self.world.memory.survivors(memory, leases)).await?;
         connection.doomed = false;
         Ok(survived)
+    }
+}
+
+/// A statement about joins in somebody's transaction: what a fault does to it makes the transaction useless; what is
+/// refused does not.
+macro_rules! statement {
+    ($self:ident, $connection:ident, $name:literal, $call:ident($($argument:expr),*)) => {{
+        if $connection.doomed {
+            return Err(error(ErrorKind::Database));
+        }
+        $connection.doomed = true;
+        let memory = $connection.memory.as_mut().unwrap();
+        let change = $self.world.memory.$call(memory, $($argument),*);
+        let answer = $self.call($name, Kind::Statement, change).await;
+        let refused =
+            |error: &Error| matches!(error.kind(), ErrorKind::Refused | ErrorKind::NotFound);
+        $connection.doomed = answer.as_ref().is_err_and(|error| !refused(error));
+        answer
+    }};
+}
+
+impl JoinStore for SimStore {
+    async fn start_join(&self, connection: &mut SimConnection, join: &NewJoin) -> Result<()> {
+        statement!(self, connection, "start_join", start_join(join))
+    }
+
+    async fn attach(
+        &self,
+        connection: &mut SimConnection,
+        join: JoinId,
+        messages: &[MessageId],
+    ) -> Result<Attached> {
+        for message in messages {
+            let shown = self.world.memory.show(*message).await?;
+            if shown.is_some_and(|(record, _)| matches!(record.state, State::Done | State::Dead)) {
+                self.world.hit("attached what is over");
+            }
+        }
+        statement!(self, connection, "attach", attach(join, messages))
+    }
+
+    async fn report(
+        &self,
+        connection: &mut SimConnection,
+        join: JoinId,
+        message: MessageId,
+        end: StepEnd,
+    ) -> Result<Reported> {
+        statement!(self, connection, "report", report(join, message, end))
+    }
+
+    async fn cancel_join(&self, connection: &mut SimConnection, join: JoinId) -> Result<Option<EndedJoin>> {
+        statement!(self, connection, "cancel_join", cancel_join(join))
+    }
+
+    async fn wait_for_join(
+        &self,
+        connection: &mut SimConnection,
+        join: JoinId,
+        wait: MessageId,
+    ) -> Result<Look> {
+        let look = statement!(self, connection, "wait_for_join", wait_for_join(join, wait))?;
+        connection.waits.push((join, wait));
+        Ok(look)
     }
 }
 
@@ -615,5 +777,16 @@ impl StoreAdmin for SimStore {
         let ids = self.world.memory.bury(change).await?;
         self.swept(Sweep::Bury, ids.len() as u64).await;
         Ok(ids)
+    }
+    async fn join(&self, id: JoinId) -> Result<Option<Join>> {
+        self.world.memory.join(id).await
+    }
+
+    async fn joins(&self, filter: &JoinFilter, after: Option<JoinId>, limit: u32) -> Result<JoinListing> {
+        self.world.memory.joins(filter, after, limit).await
+    }
+
+    async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing> {
+        self.world.memory.steps(join, after, limit).await
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
-use posthaste_core::{Clock, Filter, MemoryStore, Outbox, Record, StoreAdmin};
+use posthaste_core::{Clock, Filter, Join, JoinFilter, MemoryStore, Outbox, Record, Step, StoreAdmin};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -58,6 +58,7 @@ pub(super) enum What {
     Swept { by: &'static str, n: usize },
     Begun { life: usize, n: usize, epoch: i32, handler: &'static str },
     Ended { life: usize, n: usize, epoch: i32, handler: &'static str, how: Ended },
+    Joined { n: usize, status: i16, completed: u32, failed: u32 },
     Objection(String),
 }
 
@@ -164,6 +165,14 @@ pub enum Sabotage {
     ChargeReleases,
     /// Infrastructure failures are charged as attempts.
     ChargeOutages,
+    /// A step that is done is counted twice.
+    CountTwice,
+    /// A step that is done is counted as failed.
+    MiscountSteps,
+    /// A continuation is said to be stored, and is not.
+    ForgetContinuations,
+    /// Whoever sends a continuation again is told that it is the first time.
+    ContinueAgain,
 }
 
 impl World {
@@ -252,6 +261,19 @@ impl World {
                 return records;
             }
         }
+    }
+
+    /// All joins with their steps, in the order of their ids.
+    pub(super) async fn joins(&self) -> Vec<(Join, Vec<Step>)> {
+        let mut joins = Vec::new();
+        for mut join in self.memory.joins(&JoinFilter::default(), None, 200).await.unwrap().joins {
+            if self.sabotage == Some(Sabotage::CountTwice) && join.completed_steps > 0 {
+                join.completed_steps += 1;
+            }
+            let steps = self.memory.steps(join.id, None, 200).await.unwrap().steps;
+            joins.push((join, steps));
+        }
+        joins
     }
 
     pub(super) fn hash(&self) -> u64 {

@@ -76,12 +76,12 @@ pub async fn requeue_removes_a_past_expiry<F: Fixture>(fixture: &Arc<F>) {
     let past = draft("topic").expires_after(HOUR).build().unwrap();
     let id = enqueue_one(store, past).await;
     fixture.advance(2 * HOUR).await;
-    assert_eq!(store.expire(10).await.unwrap(), 1);
+    assert_eq!(store.expire(10).await.unwrap().messages, 1);
     let to_come = dead_from(store, draft("topic").expires_after(HOUR).build().unwrap()).await;
     assert_eq!(store.requeue(&change()).await.unwrap(), [id, to_come]);
     assert_eq!(record(store, id).await.message.expires_at, None);
     assert!(record(store, to_come).await.message.expires_at.is_some());
-    assert_eq!(store.expire(10).await.unwrap(), 0);
+    assert_eq!(store.expire(10).await.unwrap().messages, 0);
     assert_eq!(claim_ids(store, 10).await, [id, to_come]);
 }
 

@@ -48,7 +48,7 @@ async fn work<S: StoreAdmin>(
         for message in &claimed {
             history.settling(message.lease());
         }
-        let settled = store.settle(&settlements).await.unwrap();
+        let settled = store.settle(&settlements).await.unwrap().settled;
         for (message, answer) in claimed.iter().zip(settled) {
             history.settled(message.lease(), answer);
         }
@@ -158,7 +158,7 @@ pub async fn slow_settle_storm<F: Fixture>(fixture: &Arc<F>) {
                 let outcome = Outcome::Abandon { delay: HOUR, failure, max_attempts: 9, max_age: None };
                 let settlements: Vec<_> =
                     batch.iter().map(|message| Settlement::new(message.lease(), outcome.clone())).collect();
-                let settled = store.settle(&settlements).await.unwrap();
+                let settled = store.settle(&settlements).await.unwrap().settled;
                 let applied = batch.iter().zip(settled).filter(|(_, answer)| *answer == Settled::Applied);
                 won.extend(applied.map(|(message, _)| (message.id, n)));
             }
@@ -268,7 +268,7 @@ async fn consume<S: StoreAdmin>(store: &S, history: &History, me: &WorkerId, rou
         history.claimed(me, message.id, message.lease());
         history.settling(message.lease());
     }
-    let settled = store.settle(&settlements).await.unwrap();
+    let settled = store.settle(&settlements).await.unwrap().settled;
     for (message, answer) in claimed.iter().zip(settled) {
         history.settled(message.lease(), answer);
     }

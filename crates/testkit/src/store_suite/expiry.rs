@@ -14,12 +14,12 @@ pub async fn expired_is_not_claimed<F: Fixture>(fixture: &Arc<F>) {
     let after = draft("topic").expires_after(HOUR).build().unwrap();
     let at = draft("topic").expires_at(now + HOUR).build().unwrap();
     let ids = enqueue(store, &[after, at, plain()]).await;
-    assert_eq!(store.expire(10).await.unwrap(), 0);
+    assert_eq!(store.expire(10).await.unwrap().messages, 0);
     fixture.advance(HOUR + MINUTE).await;
     assert_eq!(claim_ids(store, 10).await, ids[2..]);
     assert_eq!(state(store, ids[0]).await, Some(State::Ready), "a claim does not change it");
-    assert_eq!(store.expire(10).await.unwrap(), 2);
-    assert_eq!(store.expire(10).await.unwrap(), 0, "once");
+    assert_eq!(store.expire(10).await.unwrap().messages, 2);
+    assert_eq!(store.expire(10).await.unwrap().messages, 0, "once");
     for id in &ids[..2] {
         let record = record(store, *id).await;
         assert_eq!((record.state, record.message.attempts, record.message.epoch), (State::Dead, 0, 0));
@@ -34,7 +34,7 @@ pub async fn expired_is_not_claimed<F: Fixture>(fixture: &Arc<F>) {
 pub async fn not_expired_is_claimed<F: Fixture>(fixture: &Arc<F>) {
     let id = enqueue_one(fixture.store(), draft("topic").expires_after(HOUR).build().unwrap()).await;
     fixture.advance(HOUR - 2 * MINUTE).await;
-    assert_eq!(fixture.store().expire(10).await.unwrap(), 0);
+    assert_eq!(fixture.store().expire(10).await.unwrap().messages, 0);
     assert_eq!(claim_one(fixture.store()).await.id, id);
 }
 
@@ -43,7 +43,7 @@ pub async fn expired_from_the_first<F: Fixture>(fixture: &Arc<F>) {
     let past = fixture.now().await - HOUR;
     enqueue_one(fixture.store(), draft("topic").expires_at(past).build().unwrap()).await;
     assert!(claim(fixture.store(), 10).await.is_empty());
-    assert_eq!(fixture.store().expire(10).await.unwrap(), 1);
+    assert_eq!(fixture.store().expire(10).await.unwrap().messages, 1);
 }
 
 /// Expiry is for what nobody claimed: a leased message is its worker's, and what is over stays as it is.
@@ -56,11 +56,11 @@ pub async fn only_ready_ones_expire<F: Fixture>(fixture: &Arc<F>) {
     apply(store, held[2].lease(), fail()).await;
     fixture.advance(HOUR + MINUTE).await;
     let before = records(store).await;
-    assert_eq!(store.expire(10).await.unwrap(), 0);
+    assert_eq!(store.expire(10).await.unwrap().messages, 0);
     assert_eq!(records(store).await, before);
     apply(store, held[0].lease(), Outcome::Release).await;
     assert!(claim(store, 10).await.is_empty());
-    assert_eq!(store.expire(10).await.unwrap(), 1);
+    assert_eq!(store.expire(10).await.unwrap().messages, 1);
 }
 
 /// An expired message holds its key only until it is swept; the same for one that is buried.
@@ -70,7 +70,7 @@ pub async fn expired_and_buried_hold_no_key<F: Fixture>(fixture: &Arc<F>) {
     let ids = enqueue(store, &[expiring, keyed("k"), keyed("k")]).await;
     fixture.advance(HOUR + MINUTE).await;
     assert!(claim(store, 10).await.is_empty(), "no message of a key is passed over before it is over");
-    assert_eq!(store.expire(10).await.unwrap(), 1);
+    assert_eq!(store.expire(10).await.unwrap().messages, 1);
     assert!(!record(store, ids[0]).await.holds_key());
     let bury = change_of(only(&ids[1..2]));
     assert_eq!(store.bury(&bury).await.unwrap(), ids[1..2]);
@@ -84,7 +84,7 @@ pub async fn expire_in_portions<F: Fixture>(fixture: &Arc<F>) {
     let expiring = || draft("topic").expires_after(HOUR).build().unwrap();
     enqueue(store, &(0..25).map(|_| expiring()).collect::<Vec<_>>()).await;
     fixture.advance(2 * HOUR).await;
-    assert_eq!(store.expire(10).await.unwrap(), 10);
+    assert_eq!(store.expire(10).await.unwrap().messages, 10);
     assert_eq!(numbers(&store.stats().await.unwrap()), [15, 0, 0, 0, 0, 10]);
-    assert_eq!(store.expire(10_000).await.unwrap(), 15);
+    assert_eq!(store.expire(10_000).await.unwrap().messages, 15);
 }

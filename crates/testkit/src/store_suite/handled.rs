@@ -11,7 +11,8 @@ use crate::Fixture;
 /// Settles one lease, with the handlers that are done by then.
 async fn settle_handled<S: StoreAdmin>(store: &S, lease: Lease, outcome: Outcome, names: &[&str]) -> Settled {
     let handled = Some(names.iter().map(|name| (*name).to_owned()).collect());
-    let settled = store.settle(&[Settlement { handled, ..Settlement::new(lease, outcome) }]).await.unwrap();
+    let settled =
+        store.settle(&[Settlement { handled, ..Settlement::new(lease, outcome) }]).await.unwrap().settled;
     assert_eq!(settled.len(), 1);
     settled[0]
 }
@@ -109,7 +110,7 @@ pub async fn only_the_holder_says_who_is_done<F: Fixture>(fixture: &Arc<F>) {
             ..Settlement::new(message.lease(), Outcome::Release)
         })
         .collect();
-    assert_eq!(store.settle(&settlements).await.unwrap(), [Settled::Applied; 3]);
+    assert_eq!(store.settle(&settlements).await.unwrap().settled, [Settled::Applied; 3]);
     for (id, handled) in ids.iter().zip(given) {
         assert_eq!(record(store, *id).await.message.handled, handled.unwrap_or_default());
     }

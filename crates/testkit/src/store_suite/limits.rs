@@ -95,14 +95,14 @@ pub async fn the_largest_requests<F: Fixture>(fixture: &Arc<F>) {
         (10_000, posthaste_core::Settled::Applied, 9_999)
     );
     let settlements: Vec<_> = leases.iter().map(|lease| Settlement::new(*lease, Outcome::Ack)).collect();
-    let settled = store.settle(&settlements).await.unwrap();
+    let settled = store.settle(&settlements).await.unwrap().settled;
     assert_eq!(
         (settled.len(), settled[0], gone(&settled)),
         (10_000, posthaste_core::Settled::Applied, 9_999)
     );
     assert_eq!(store.reap(10_000).await.unwrap().ready, 0);
     assert_eq!(store.park(10_000).await.unwrap(), 1);
-    assert_eq!(store.expire(10_000).await.unwrap(), 1);
+    assert_eq!(store.expire(10_000).await.unwrap().messages, 1);
     let mut ids: Vec<_> = (0..9_999).map(|_| MessageId::new()).collect();
     let all = records(store).await;
     ids.push(all[0].message.id);

@@ -162,7 +162,7 @@ pub async fn a_parked_message_expires<F: Fixture>(fixture: &Arc<F>) {
     let id = enqueue_one(store, draft("topic").key("k").expires_after(HOUR).build().unwrap()).await;
     assert_eq!(store.park(10).await.unwrap(), 1);
     fixture.advance(HOUR + MINUTE).await;
-    assert_eq!(store.expire(10).await.unwrap(), 1);
+    assert_eq!(store.expire(10).await.unwrap().messages, 1);
     let record = record(store, id).await;
     assert_eq!((record.state, record.parked), (State::Dead, false));
     assert_near(record.message.due_at, fixture.now().await);

@@ -13,7 +13,7 @@ async fn suspects<F: Fixture>(fixture: &F, count: usize) -> Vec<MessageId> {
     assert_eq!(claim(fixture.store(), 10).await.len(), count);
     fixture.advance(LEASE + MINUTE).await;
     let reaped = fixture.store().reap(10).await.unwrap();
-    assert_eq!(reaped, Reaped { ready: count as u64, dead: 0 });
+    assert_eq!(reaped, Reaped { ready: count as u64, dead: 0, joins: Vec::new() });
     ids
 }
 
@@ -23,7 +23,7 @@ pub async fn reap_takes_back<F: Fixture>(fixture: &Arc<F>) {
     let message = leased(store).await;
     fixture.advance(LEASE + MINUTE).await;
     assert!(claim(store, 10).await.is_empty(), "only reaping takes it back");
-    assert_eq!(store.reap(10).await.unwrap(), Reaped { ready: 1, dead: 0 });
+    assert_eq!(store.reap(10).await.unwrap(), Reaped { ready: 1, dead: 0, joins: Vec::new() });
     let record = record(store, message.id).await;
     assert_eq!((record.state, record.leased_until, record.worker), (State::Ready, None, None));
     assert_eq!((record.message.attempts, record.message.lease_losses, record.message.epoch), (0, 1, 1));
@@ -51,7 +51,7 @@ pub async fn reap_takes_nothing_else<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(records(store).await, before);
     fixture.advance(4 * MINUTE).await;
     let before = records(store).await;
-    assert_eq!(store.reap(10).await.unwrap(), Reaped { ready: 1, dead: 0 });
+    assert_eq!(store.reap(10).await.unwrap(), Reaped { ready: 1, dead: 0, joins: Vec::new() });
     assert_eq!(records(store).await[..4], before[..4]);
 }
 
@@ -65,7 +65,7 @@ pub async fn reap_in_portions<F: Fixture>(fixture: &Arc<F>) {
     }
     fixture.advance(5 * HOUR).await;
     for expected in [1, 2, 0] {
-        assert_eq!(store.reap(1).await.unwrap(), Reaped { ready: 1, dead: 0 });
+        assert_eq!(store.reap(1).await.unwrap(), Reaped { ready: 1, dead: 0, joins: Vec::new() });
         assert_eq!(record(store, ids[expected]).await.message.lease_losses, 1);
     }
     assert_eq!(store.reap(1).await.unwrap(), Reaped::default());
@@ -79,7 +79,7 @@ pub async fn the_fifth_loss_is_the_last<F: Fixture>(fixture: &Arc<F>) {
         assert_eq!(claim_one(store).await.id, id);
         fixture.advance(LEASE + MINUTE).await;
         let last = losses == MAX_LEASE_LOSSES;
-        let expected = Reaped { ready: u64::from(!last), dead: u64::from(last) };
+        let expected = Reaped { ready: u64::from(!last), dead: u64::from(last), joins: Vec::new() };
         assert_eq!(store.reap(10).await.unwrap(), expected);
         let record = record(store, id).await;
         assert_eq!((record.message.lease_losses, record.message.attempts), (losses, 0));
@@ -174,8 +174,8 @@ pub async fn reap_a_thousand<F: Fixture>(fixture: &Arc<F>) {
     enqueue(store, &plains(1_000)).await;
     claim(store, 1_000).await;
     fixture.advance(LEASE + MINUTE).await;
-    assert_eq!(store.reap(300).await.unwrap(), Reaped { ready: 300, dead: 0 });
-    assert_eq!(store.reap(10_000).await.unwrap(), Reaped { ready: 700, dead: 0 });
+    assert_eq!(store.reap(300).await.unwrap(), Reaped { ready: 300, dead: 0, joins: Vec::new() });
+    assert_eq!(store.reap(10_000).await.unwrap(), Reaped { ready: 700, dead: 0, joins: Vec::new() });
     assert_eq!(numbers(&store.stats().await.unwrap()), [1_000, 0, 0, 0, 0, 0]);
 }
 

@@ -28,7 +28,7 @@ pub async fn a_batch_of_all_sorts<F: Fixture>(fixture: &Arc<F>) {
     let settlements: Vec<_> =
         batch.iter().map(|(lease, outcome, _)| Settlement::new(*lease, outcome.clone())).collect();
     let expected: Vec<_> = batch.iter().map(|(.., expected)| *expected).collect();
-    assert_eq!(store.settle(&settlements).await.unwrap(), expected);
+    assert_eq!(store.settle(&settlements).await.unwrap().settled, expected);
     let mut found = Vec::new();
     for id in &ids {
         let record = record(store, *id).await;
@@ -70,7 +70,7 @@ pub async fn the_first_of_a_lease_decides<F: Fixture>(fixture: &Arc<F>) {
     let settlements = batch.map(|(lease, outcome)| Settlement::new(lease, outcome));
     use Settled::{Applied, Lost};
     let expected = [Applied, Applied, Lost, Applied, Lost, Lost, Lost];
-    assert_eq!(store.settle(&settlements).await.unwrap(), expected);
+    assert_eq!(store.settle(&settlements).await.unwrap().settled, expected);
     let abandoned = record(store, held[0].id).await;
     assert_eq!((abandoned.state, abandoned.message.attempts), (State::Ready, 1));
     assert_eq!(state(store, held[1].id).await, Some(State::Done));
@@ -91,7 +91,7 @@ pub async fn stale_and_current_in_one_batch<F: Fixture>(fixture: &Arc<F>) {
         } else {
             ([current, stale], [Settled::Applied, Settled::Lost])
         };
-        assert_eq!(store.settle(&batch).await.unwrap(), expected);
+        assert_eq!(store.settle(&batch).await.unwrap().settled, expected);
         let record = record(store, new.id).await;
         assert_eq!((record.state, record.last_error), (State::Done, None));
     }
@@ -109,7 +109,7 @@ pub async fn a_thousand_at_once<F: Fixture>(fixture: &Arc<F>) {
         Settlement::new(lease, if n % 2 == 0 { Outcome::Ack } else { abandon(HOUR) })
     };
     let settlements: Vec<_> = held.iter().enumerate().rev().map(settlement).collect();
-    let settled = store.settle(&settlements).await.unwrap();
+    let settled = store.settle(&settlements).await.unwrap().settled;
     assert_eq!(settled.len(), 1_000);
     for (n, answer) in (0..1_000).rev().zip(settled) {
         assert_eq!(answer, if n % 3 == 0 { Settled::Lost } else { Settled::Applied }, "{n}");
@@ -127,6 +127,6 @@ pub async fn a_thousand_at_once<F: Fixture>(fixture: &Arc<F>) {
 
 /// OBX-031: settling nothing, and renewing nothing, is no error.
 pub async fn nothing_can_be_settled<F: Fixture>(fixture: &Arc<F>) {
-    assert_eq!(fixture.store().settle(&[]).await.unwrap(), []);
+    assert_eq!(fixture.store().settle(&[]).await.unwrap().settled, []);
     assert_eq!(fixture.store().renew(&[], LEASE).await.unwrap(), []);
 }

@@ -5,9 +5,13 @@
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Change, ClaimRequest, Enqueued, Failure, Filter, HistoryEntry, Lease, Message, MessageBuilder, MessageId,
-    NewMessage, Outcome, Record, Settled, Settlement, State, Stats, StoreAdmin, WorkerId,
+    Attached, Birth, Change, ClaimRequest, EndedJoin, Enqueued, ErrorKind, Failure, Filter, HistoryEntry,
+    Join, JoinId, JoinStatus, JoinStore, Lease, Message, MessageBuilder, MessageId, NewJoin, NewMessage,
+    Outcome, Record, Reported, Result, Settled, Settlement, State, Stats, Step, StepEnd, StepStatus,
+    StoreAdmin, TransactionalStore, WorkerId,
 };
+
+use crate::{Fixture, JoinCensus};
 
 /// What is long enough to cross a boundary by, and longer than any case takes.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
@@ -94,7 +98,7 @@ pub(crate) async fn leased_from<S: StoreAdmin>(store: &S, message: NewMessage) -
 
 /// Settles one lease.
 pub(crate) async fn settle<S: StoreAdmin>(store: &S, lease: Lease, outcome: Outcome) -> Settled {
-    let settled = store.settle(&[Settlement::new(lease, outcome)]).await.unwrap();
+    let settled = store.settle(&[Settlement::new(lease, outcome)]).await.unwrap().settled;
     assert_eq!(settled.len(), 1);
     settled[0]
 }
@@ -118,7 +122,7 @@ pub(crate) async fn dead<S: StoreAdmin>(store: &S, count: usize) -> Vec<MessageI
     assert_eq!(claimed.len(), count);
     let settlements: Vec<_> =
         claimed.iter().map(|message| Settlement::new(message.lease(), fail())).collect();
-    let settled = store.settle(&settlements).await.unwrap();
+    let settled = store.settle(&settlements).await.unwrap().settled;
     assert!(settled.iter().all(|answer| *answer == Settled::Applied));
     ids
 }
@@ -233,4 +237,153 @@ pub(crate) async fn attempt<S: StoreAdmin>(store: &S, lease: Lease, verb: Option
         Some(outcome) => settle(store, lease, outcome).await,
         None => store.renew(&[lease], 2 * LEASE).await.unwrap()[0],
     }
+}
+
+/// Longer than any case lets pass.
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// A join of so many steps, which is not started yet.
+pub(crate) fn expecting(steps: u32) -> NewJoin {
+    NewJoin::expecting(steps).build().unwrap()
+}
+
+/// Starts a join, in a transaction of its own.
+pub(crate) async fn start<F: Fixture>(fixture: &F, join: NewJoin) -> JoinId {
+    let mut tx = fixture.begin().await;
+    fixture.store().start_join(fixture.connection(&mut tx), &join).await.unwrap();
+    fixture.commit(tx).await;
+    join.id()
+}
+
+/// Attaches messages to a join, in a transaction of its own, which is committed even if that is refused.
+pub(crate) async fn try_attach<F: Fixture>(
+    fixture: &F,
+    join: JoinId,
+    messages: &[MessageId],
+) -> Result<Attached> {
+    let mut tx = fixture.begin().await;
+    let attached = fixture.store().attach(fixture.connection(&mut tx), join, messages).await;
+    fixture.commit(tx).await;
+    attached
+}
+
+/// Attaches messages to a join, in a transaction of its own.
+pub(crate) async fn attach<F: Fixture>(fixture: &F, join: JoinId, messages: &[MessageId]) -> Attached {
+    try_attach(fixture, join, messages).await.unwrap()
+}
+
+/// Reports the end of a step, in a transaction of its own.
+pub(crate) async fn report<F: Fixture>(
+    fixture: &F,
+    join: JoinId,
+    message: MessageId,
+    end: StepEnd,
+) -> Reported {
+    let mut tx = fixture.begin().await;
+    let reported = fixture.store().report(fixture.connection(&mut tx), join, message, end).await;
+    fixture.commit(tx).await;
+    reported.unwrap()
+}
+
+/// Cancels a join, in a transaction of its own.
+pub(crate) async fn cancel<F: Fixture>(fixture: &F, join: JoinId) -> Option<EndedJoin> {
+    let mut tx = fixture.begin().await;
+    let ended = fixture.store().cancel_join(fixture.connection(&mut tx), join).await;
+    fixture.commit(tx).await;
+    ended.unwrap()
+}
+
+/// A join of so many new steps, all of them attached.
+pub(crate) async fn fan<F: Fixture>(fixture: &F, steps: usize) -> (JoinId, Vec<MessageId>) {
+    let ids = enqueue(fixture.store(), &plains(steps)).await;
+    let join = start(fixture, expecting(u32::try_from(steps).unwrap())).await;
+    attach(fixture, join, &ids).await;
+    (join, ids)
+}
+
+/// The same, claimed; there must be nothing else to claim.
+pub(crate) async fn leased_fan<F: Fixture>(fixture: &F, steps: usize) -> (JoinId, Vec<Message>) {
+    let (join, ids) = fan(fixture, steps).await;
+    let held = claim(fixture.store(), 1_000).await;
+    assert_eq!(held.iter().map(|message| message.id).collect::<Vec<_>>(), ids);
+    (join, held)
+}
+
+/// Stores a message that waits for a join and is due in a day.
+pub(crate) async fn wait_for<F: Fixture>(fixture: &F, join: JoinId) -> MessageId {
+    let wait = draft("wait").delay(DAY).build().unwrap();
+    let mut tx = fixture.begin().await;
+    fixture.store().wait_for_join(fixture.connection(&mut tx), join, wait.id()).await.unwrap();
+    let id = wait.id();
+    fixture.store().insert(fixture.connection(&mut tx), &[wait], Birth::Ready).await.unwrap();
+    fixture.commit(tx).await;
+    id
+}
+
+/// Everything stored about a join.
+pub(crate) async fn join<S: StoreAdmin>(store: &S, id: JoinId) -> Join {
+    store.join(id).await.unwrap().expect("the join is stored")
+}
+
+/// The numbers of a join: attached, completed, failed.
+pub(crate) async fn tally<S: StoreAdmin>(store: &S, id: JoinId) -> (JoinStatus, [u32; 3]) {
+    let join = join(store, id).await;
+    (join.status, [join.attached_steps, join.completed_steps, join.failed_steps])
+}
+
+/// All steps of a join, page by page.
+pub(crate) async fn steps<S: StoreAdmin>(store: &S, join: JoinId) -> Vec<Step> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.steps(join, after, 200).await.unwrap();
+        all.extend(page.steps);
+        after = page.next;
+        if after.is_none() {
+            return all;
+        }
+    }
+}
+
+/// What is known of these steps of a join, each of which must be there.
+pub(crate) async fn statuses<S: StoreAdmin>(
+    store: &S,
+    join: JoinId,
+    messages: &[MessageId],
+) -> Vec<StepStatus> {
+    let steps = steps(store, join).await;
+    let status = |id: &MessageId| steps.iter().find(|step| step.message == *id).unwrap().status;
+    messages.iter().map(status).collect()
+}
+
+/// Settles one lease, which must be in order, and answers the joins that ended by it.
+pub(crate) async fn end<S: StoreAdmin>(store: &S, lease: Lease, outcome: Outcome) -> Vec<EndedJoin> {
+    let batch = store.settle(&[Settlement::new(lease, outcome)]).await.unwrap();
+    assert_eq!(batch.settled, [Settled::Applied]);
+    batch.joins
+}
+
+/// A join of this many expected, completed and failed steps that ended so.
+pub(crate) fn ended(id: JoinId, status: JoinStatus, numbers: [u32; 3]) -> EndedJoin {
+    let [expected_steps, completed_steps, failed_steps] = numbers;
+    EndedJoin { id, status, expected_steps, completed_steps, failed_steps }
+}
+
+/// The failure of an attempt that was the last.
+pub(crate) fn last_straw() -> Outcome {
+    let failure = Failure::business("last straw");
+    Outcome::Abandon { delay: HOUR, failure, max_attempts: 1, max_age: None }
+}
+
+/// I7: asserts that every join agrees with its steps, and every step with its message.
+pub(crate) async fn assert_exact<S: StoreAdmin>(store: &S) {
+    JoinCensus::of(store).await.exact().unwrap();
+}
+
+/// Asserts that a join was refused something for this reason, and that the error names it.
+#[track_caller]
+pub(crate) fn assert_names<T: std::fmt::Debug>(result: Result<T>, kind: ErrorKind, join: JoinId) {
+    let error = result.expect_err("it is refused");
+    assert_eq!(error.kind(), kind, "{error}");
+    let named = |(name, value): (&str, &str)| name == "join_id" && value == join.to_string();
+    assert!(error.context().any(named), "{error}");
 }

@@ -8,9 +8,11 @@ use async_trait::async_trait;
 use super::{MemoryStore, Queue, Row};
 use crate::error::Result;
 use crate::id::MessageId;
+use crate::join::{Join, JoinId, Step, StepEnd};
 use crate::outcome::{Failure, FailureClass, State};
 use crate::store::admin::{
-    Change, Count, Cursor, Filter, HistoryEntry, Listing, MAX_PAGE, Record, Stats, StoreAdmin, TopicCount,
+    Change, Count, Cursor, Filter, HistoryEntry, JoinFilter, JoinListing, Listing, MAX_PAGE, Record, Stats,
+    StepListing, StoreAdmin, TopicCount,
 };
 use crate::store::check_batch;
 
@@ -122,8 +124,9 @@ impl StoreAdmin for MemoryStore {
             if row.is_expired(now) {
                 row.record.message.expires_at = None;
             }
-            let key = row.record.message.key.clone();
+            let (key, id) = (row.record.message.key.clone(), row.record.message.id);
             queue.unpark_behind(seq, key.as_deref(), now);
+            queue.joins.uncount(id, now);
         }
         Ok(ids)
     }
@@ -139,9 +142,46 @@ impl StoreAdmin for MemoryStore {
             row.note(now, "bury", change);
             let text = format!("buried by {}: {}", change.by(), change.why());
             row.die(now, &Failure::new(FailureClass::Buried, text));
-            let key = row.record.message.key.clone();
+            let (key, id) = (row.record.message.key.clone(), row.record.message.id);
             queue.unpark_behind(seq, key.as_deref(), now);
+            queue.count(&[(id, StepEnd::Failed)], now);
         }
         Ok(ids)
+    }
+
+    async fn join(&self, id: JoinId) -> Result<Option<Join>> {
+        Ok(self.lock().joins.get(id).map(|entry| entry.join.clone()))
+    }
+
+    async fn joins(&self, filter: &JoinFilter, after: Option<JoinId>, limit: u32) -> Result<JoinListing> {
+        check_batch("page", limit, MAX_PAGE)?;
+        filter.check()?;
+        let queue = self.lock();
+        let mut entries = queue.joins.all().filter(|entry| {
+            after.is_none_or(|after| entry.join.id > after)
+                && filter.status.is_none_or(|status| entry.join.status == status)
+                && filter
+                    .grouping_key
+                    .as_ref()
+                    .is_none_or(|key| entry.join.grouping_key.as_ref() == Some(key))
+                && filter.message.is_none_or(|message| entry.steps.contains_key(&message))
+        });
+        let joins: Vec<Join> =
+            entries.by_ref().take(limit as usize).map(|entry| entry.join.clone()).collect();
+        let next = joins.last().filter(|_| entries.next().is_some()).map(|last| last.id);
+        Ok(JoinListing { joins, next })
+    }
+
+    async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing> {
+        check_batch("page", limit, MAX_PAGE)?;
+        let queue = self.lock();
+        let entry = queue.joins.get(join);
+        let mut steps = entry
+            .into_iter()
+            .flat_map(|entry| entry.steps.values())
+            .filter(|step| after.is_none_or(|after| step.message > after));
+        let page: Vec<Step> = steps.by_ref().take(limit as usize).copied().collect();
+        let next = page.last().filter(|_| steps.next().is_some()).map(|last| last.message);
+        Ok(StepListing { steps: page, next })
     }
 }

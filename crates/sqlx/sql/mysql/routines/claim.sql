@@ -3,7 +3,8 @@
 -- The index outbox_ready serves it: one range (state, lease_losses, priority, due_at <= now) per priority that occurs, in
 -- the order of the answer. Candidates are read without a lock and then locked by primary key, where their conditions are
 -- looked at again: a locking read along the index keeps the index entries of the rows that it skips, and two claims that
--- do so deadlock. What others hold is skipped, and the walk goes on behind it.
+-- do so deadlock. The key is forced: where few are ready, the planner takes that index, which has all columns, even for what
+-- is named by its key. What others hold is skipped, and the walk goes on behind it.
 -- p_topics: a JSON array of topics, in full or as order.*; null means all.
 create procedure /*:*/claim(
     in p_worker varchar(100) character set utf8mb4, in p_limit int, in p_lease_us bigint,
@@ -68,7 +69,7 @@ begin
     ) suspects;
     select o.seq, o.due_at < v_now - interval p_lease_us microsecond into v_suspect, v_overdue
     from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o on o.seq = s.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     where o.state = 0 and o.due_at <= v_now
     limit 1
     for update skip locked;
@@ -98,13 +99,13 @@ begin
                 ) clean;
                 select o.due_at, o.seq into v_due, v_seq
                 from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
-                straight_join /*:*/outbox o on o.seq = s.seq
+                straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
                 order by o.due_at desc, o.seq desc limit 1;
                 -- Locked by primary key, where the state is looked at again; the turn in the key is, further below.
                 select json_arrayagg(seq) into v_more from (
                     select o.seq
                     from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
-                    straight_join /*:*/outbox o on o.seq = s.seq
+                    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
                     where o.state = 0 and o.lease_losses = 0 and o.due_at <= v_now
                     limit v_left
                     for update skip locked
@@ -127,12 +128,12 @@ begin
     -- locked now decides.
     select json_arrayagg(o.seq) into v_seqs
     from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o on o.seq = s.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     where o.`key` is null or not exists (
         select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq);
 
     update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o on o.seq = s.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     set o.state = 1, o.epoch = o.epoch + 1, o.worker = p_worker,
         o.leased_until = v_now + interval p_lease_us microsecond;
 
@@ -144,7 +145,7 @@ begin
            timestampdiff(microsecond, '1970-01-01', o.expires_at) as expires_at,
            timestampdiff(microsecond, '1970-01-01', o.failing_since) as failing_since, o.handled
     from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o on o.seq = s.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     order by o.priority, o.due_at, o.seq;
     commit;
 end

@@ -23,7 +23,7 @@ begin
     select json_arrayagg(seq) into v_holders from (
         select o.seq
         from json_table(v_holders, '$[*]' columns (seq bigint path '$')) s
-        straight_join /*:*/outbox o on o.seq = s.seq
+        straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
         where o.state = 3 and o.order_policy = 1 and o.error_class not in (6, 8)
         for update skip locked
     ) locked;
@@ -39,7 +39,7 @@ begin
     ) behind;
 
     update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o on o.seq = s.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     set o.due_at = '9999-12-31 23:59:59.999999'
     where o.state = 0 and o.due_at <= v_now;
     set v_parked = row_count();

@@ -1,12 +1,14 @@
 -- Takes messages back whose lease has run out: ready again, or dead at the last loss. Which ones may be concerned is read
--- without a lock; the change itself, by primary key, is conditional and decides.
+-- without a lock; the change itself, by primary key, is conditional and decides. The last column says how many are dead;
+-- joins that end by it follow as a second answer, with null in front.
 create procedure /*:*/reap(in p_limit int, in p_max_losses int)
 modifies sql data
 sql security invoker
 begin
     declare v_now datetime(6);
-    declare v_seqs longtext character set utf8mb4;
+    declare v_seqs, v_ends longtext character set utf8mb4;
     declare v_ready, v_dead int;
+    declare v_newest binary(16);
     declare exit handler for sqlexception begin rollback; resignal; end;
 
     set transaction isolation level read committed;
@@ -23,17 +25,29 @@ begin
     ) lost;
 
     update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o on o.seq = s.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     set o.done_at = v_now, o.error_class = 7, o.last_error = 'crash suspect', o.state = 3, o.leased_until = null,
         o.lease_losses = o.lease_losses + 1
     where o.state = 1 and o.leased_until < v_now and o.lease_losses + 1 >= p_max_losses;
     set v_dead = row_count();
 
     update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o on o.seq = s.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     set o.due_at = v_now, o.state = 0, o.leased_until = null, o.lease_losses = o.lease_losses + 1
     where o.state = 1 and o.leased_until < v_now and o.lease_losses + 1 < p_max_losses;
     set v_ready = row_count();
+    select v_ready as ready, null as join_id, null as status, null as expected_steps, null as completed_steps,
+           null as failed_steps, v_dead as dead;
+
+    if v_dead > 0 then
+        select max(join_id) into v_newest from /*:*/outbox_join;
+    end if;
+    if v_newest is not null then
+        select json_arrayagg(json_array(hex(o.message_id), 2)) into v_ends
+        from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
+        straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
+        where o.state = 3 and o.error_class = 7 and o.done_at = v_now;
+        call /*:*/count_steps(v_ends, v_now);
+    end if;
     commit;
-    select v_ready as ready, v_dead as dead;
 end

@@ -20,7 +20,7 @@ begin
     for update;
 
     update json_table(p_leases, '$[*]' columns (seq bigint path '$[0]', epoch int path '$[1]')) a
-    straight_join /*:*/outbox o on o.seq = a.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = a.seq
     set o.leased_until = utc_timestamp(6) + interval p_lease_us microsecond
     where o.state = 1 and o.epoch = a.epoch;
     commit;

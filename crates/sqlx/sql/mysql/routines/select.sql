@@ -41,7 +41,7 @@ begin
 
     select o.seq, o.message_id, o.`key`
     from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o on o.seq = s.seq
+    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     where (p_requeue and o.state = 3)
        or (not p_requeue and (o.state = 0
            or (o.state = 3 and o.`key` is not null and o.order_policy <> 2 and o.error_class not in (6, 8))))

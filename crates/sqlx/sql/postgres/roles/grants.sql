@@ -8,8 +8,14 @@ grant select on /*:*/outbox_version to :"enqueue", :"relay", :"maintenance";
 grant insert on /*:*/outbox to :"enqueue";
 grant select (seq, message_id, dedup, epoch, state) on /*:*/outbox to :"enqueue";
 
--- Claims, settles, renews, reaps, expires and parks, and takes turns of jobs. Cannot publish.
-grant select, update, delete on /*:*/outbox to :"relay";
+-- Starts joins and attaches messages to them, which are locked for that; the join may end by it, and what waits for it is due.
+grant select (due_at), update (due_at) on /*:*/outbox to :"enqueue";
+grant select, insert, update on /*:*/outbox_join, /*:*/outbox_join_member, /*:*/outbox_join_wait to :"enqueue";
+
+-- Claims, settles, renews, reaps, expires and parks, and takes turns of jobs. It publishes the continuations of joins.
+grant select, insert, update, delete on /*:*/outbox to :"relay";
+grant select, update on /*:*/outbox_join, /*:*/outbox_join_member to :"relay";
+grant select, insert, update on /*:*/outbox_join_wait to :"relay";
 grant select, insert, update on /*:*/outbox_job to :"relay";
 
 -- Looks, requeues, buries, prunes and archives, and takes turns of jobs.
@@ -17,3 +23,4 @@ grant select, update, delete on /*:*/outbox to :"maintenance";
 grant select, insert, delete on /*:*/outbox_history to :"maintenance";
 grant select, insert on /*:*/outbox_archive to :"maintenance";
 grant select, insert, update on /*:*/outbox_job to :"maintenance";
+grant select, update, delete on /*:*/outbox_join, /*:*/outbox_join_member, /*:*/outbox_join_wait to :"maintenance";

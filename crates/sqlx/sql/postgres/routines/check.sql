@@ -1,4 +1,4 @@
--- What the routines refuse, in one place: raised with what was wrong and what to do.
+-- What the routines have in common. What they refuse is raised with what was wrong and what to do.
 create or replace function /*:*/require(holds boolean, what text, remedy text)
 returns void
 language plpgsql immutable
@@ -26,4 +26,13 @@ as $body$
 select /*:*/require(
     lease >= interval '1 millisecond' and lease <= interval '24 hours',
     'lease is ' || coalesce(lease::text, 'null'), 'Give it 1 ms to 24 h; 10 s to 300 s suit most handlers.')
+$body$;
+
+-- An id of version 7, ordered by time.
+create or replace function /*:*/new_id()
+returns uuid
+language sql volatile
+as $body$
+select (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
+        || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid
 $body$;

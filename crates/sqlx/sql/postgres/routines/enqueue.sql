@@ -15,7 +15,6 @@ declare
     v_value text;
     v_max integer;
     v_policy smallint;
-    v_random text := replace(gen_random_uuid()::text, '-', '');
     v_hash bytea := sha256(convert_to(nullif(dedup_key, ''), 'UTF8'));
     v_now timestamptz := clock_timestamp();
 begin
@@ -49,9 +48,8 @@ begin
     perform /*:*/require(
         v_policy is not null, 'order_policy is ' || coalesce(order_policy, 'null'), 'Choose block, park or skip.');
 
-    -- An id of version 7, ordered by time, unless the caller has one: then repeating the call is harmless.
-    id := coalesce(message_id, (
-        lpad(to_hex((extract(epoch from v_now) * 1000)::bigint), 12, '0') || '7' || substr(v_random, 14))::uuid);
+    -- If the caller has an id, repeating the call is harmless.
+    id := coalesce(message_id, /*:*/new_id());
 
     insert into /*:*/outbox as o (
         message_id, topic, key, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type,

@@ -1,6 +1,93 @@
 -- Settling: one function for a batch of any outcomes, and one per verb. Each answers 0 applied, 1 lost, 2 gone.
 -- A max age is for how long a message may fail without a break for reasons that cost no attempt; null: for ever.
 -- handled are the names of the handlers that are done with a message, one a line; null leaves them as they are.
+-- The rows are locked in the order of seq first, so that two settlements of the same rows cannot deadlock.
+-- Joins are counted by statements of their own, each with a snapshot that is newer than the locks of the messages: in one
+-- statement with them, a step that was attached while its message's lock was waited for would not be seen. Joins that end
+-- by it follow the answers, with no settled of their own; settle leaves them out.
+create or replace function /*:*/settle_all(
+    items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
+    max_attempts integer[], keep_done boolean default true, max_ages_us bigint[] default null,
+    handled text[] default null
+)
+returns table (
+    settled smallint, join_id uuid, status smallint, expected_steps integer, completed_steps integer,
+    failed_steps integer
+)
+language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+as $body$
+#variable_conflict use_column
+declare
+    v_settled smallint[];
+    v_messages uuid[];
+    v_ends smallint[];
+begin
+    with asked as materialized (
+        select * from unnest(
+            $1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::smallint[], $6::text[], $7::integer[],
+            $9::bigint[], $10::text[]
+        ) with ordinality as a (seq, epoch, outcome, delay, class, error, max_attempts, max_age, handled, n)
+    ),
+    locked as materialized (
+        select o.seq, o.message_id, o.epoch, o.state, o.attempts, o.failing_since from /*:*/outbox o
+        where o.seq = any($1::bigint[])
+        order by o.seq
+        for update
+    ),
+    judged as materialized (
+        select a.n, a.seq, l.message_id, a.outcome, a.delay, a.class, a.error, a.handled,
+               l.attempts + case when a.outcome = 1 and a.class not in (2, 3) then 1 else 0 end as attempts,
+               case when a.outcome <> 1 then l.failing_since
+                    when a.class in (2, 3) then coalesce(l.failing_since, statement_timestamp()) end as failing_since,
+               a.outcome = 4 or (a.outcome = 1 and case
+                   when a.class in (2, 3) then coalesce(
+                       coalesce(l.failing_since, statement_timestamp()) + a.max_age * interval '1 microsecond'
+                       <= statement_timestamp(), false)
+                   else l.attempts + 1 >= a.max_attempts end) as dies,
+               case when l.seq is null then 2
+                    when l.state = 1 and l.epoch = a.epoch then 0
+                    when l.state = 2 and l.epoch = a.epoch and a.outcome = 0 then 0
+                    else 1 end as settled,
+               l.state = 1 and l.epoch = a.epoch as held
+        from asked a left join locked l on l.seq = a.seq
+    ),
+    changed as (
+        update /*:*/outbox o
+        set state = case when j.outcome = 0 then 2 when j.dies then 3 else 0 end,
+            attempts = j.attempts,
+            failing_since = j.failing_since,
+            due_at = case when j.outcome in (1, 2) and not j.dies
+                          then statement_timestamp() + j.delay * interval '1 microsecond' else o.due_at end,
+            done_at = case when j.outcome = 0 or j.dies then statement_timestamp() end,
+            done_by = case when j.outcome = 0 then o.worker end,
+            leased_until = null,
+            worker = null,
+            error_class = coalesce(j.class, o.error_class),
+            last_error = coalesce(j.error, o.last_error),
+            handled = coalesce(j.handled, o.handled)
+        from judged j
+        where o.seq = j.seq and j.held and (j.outcome <> 0 or $8::boolean)
+    ),
+    removed as (
+        delete from /*:*/outbox o using judged j where o.seq = j.seq and j.held and j.outcome = 0 and not $8::boolean
+    )
+    select array_agg(j.settled::smallint order by j.n), array_agg(j.message_id) filter (where j.ending is not null),
+           array_agg(j.ending) filter (where j.ending is not null)
+    into v_settled, v_messages, v_ends
+    from (select *, case when not held then null when outcome = 0 then 1 when dies then 2 when outcome = 2 then 0
+                    end::smallint as ending
+          from judged) j;
+
+    return query select s, null::uuid, null::smallint, null::integer, null::integer, null::integer
+                 from unnest(v_settled) with ordinality as a (s, n) order by n;
+    if v_messages is not null then
+        return query select null::smallint, c.* from /*:*/count_steps(v_messages, v_ends) c;
+    end if;
+end
+$body$;
+
 create or replace function /*:*/settle(
     items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
     max_attempts integer[], keep_done boolean default true, max_ages_us bigint[] default null,
@@ -8,10 +95,8 @@ create or replace function /*:*/settle(
 )
 returns table (settled smallint)
 language sql volatile
-set jit = off
-set enable_seqscan = off
 as $body$
-/*include settle*/
+select s.settled from /*:*/settle_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) s where s.settled is not null
 $body$;
 
 create or replace function /*:*/ack(item bigint, epoch integer, keep_done boolean default true)

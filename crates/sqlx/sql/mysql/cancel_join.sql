@@ -1,0 +1,3 @@
+-- Ends a pending join: see routines/end_join.sql.
+-- join
+call /*:*/end_join(?, false)

@@ -1,0 +1,3 @@
+-- A page of joins, in the order of their ids: see routines/joins.sql.
+-- behind this id, grouping key, status, message, limit
+call /*:*/joins(?, ?, ?, ?, ?)

@@ -1,0 +1,3 @@
+-- Takes back that messages had failed: see routines/uncount_steps.sql.
+-- messages
+call /*:*/uncount_steps(?)
