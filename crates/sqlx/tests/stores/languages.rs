@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::process::Command;
 
 use posthaste_core::{
-    ClaimRequest, Event, FailureClass, MessageId, NewMessage, Outbox, Settled, State, Store, StoreAdmin,
-    WorkerId,
+    ClaimRequest, Event, FailureClass, JoinId, JoinStatus, Message, MessageId, NewMessage, Outbox, Settled,
+    State, Store, StoreAdmin, WorkerId, handled,
 };
 use posthaste_testkit::Fixture;
 
@@ -169,7 +169,7 @@ async fn whole_life<D: Backend>(fixture: SqlFixture<D>, sql: Spelling) {
     assert_eq!(client.one(&(sql.release)(&item, &third)), "0");
     let (_, fourth) = claim();
     client.run(sql.now);
-    // Between the two numbers stands what only the rows of joins have.
+    // On MySQL and MariaDB, what only the rows of joins have stands between the two numbers.
     let reaped = client.run(sql.reap);
     assert_eq!(
         (reaped.len(), reaped[0].first(), reaped[0].last()),
@@ -490,4 +490,94 @@ async fn outages_and_handlers_by_the_mariadb_client() {
         };
         outages_and_handlers(fixture, client, calls).await;
     }
+}
+
+/// A join that another language starts, in one transaction of its own, is counted and continued by Rust.
+async fn a_join_from_elsewhere<D: Backend>(
+    fixture: SqlFixture<D>,
+    client: Client,
+    start: fn(join: &JoinId, step: &MessageId) -> String,
+    refused: &[(&str, &str)],
+) {
+    let (join, step) = (JoinId::new(), MessageId::new());
+    client.run(&start(&join, &step));
+    let outbox = Outbox::builder(fixture.store.clone())
+        .on_topic("step", async |_: Message| handled())
+        .on_topic("next", async |next: Message| {
+            assert_eq!(&next.payload[..], br#"{"n": 1}"#);
+            handled()
+        })
+        .build()
+        .await
+        .unwrap();
+    let tally = outbox.drain().await.unwrap();
+    assert_eq!(
+        (tally.delivered, tally.failed, tally.dead),
+        (3, 0, 0),
+        "the step, the wait, the continuation"
+    );
+    let ended = fixture.store.join(join).await.unwrap().unwrap();
+    assert_eq!((ended.status, ended.grouping_key.as_deref()), (JoinStatus::Completed, Some("g")));
+    for (sql, says) in refused {
+        let sql = sql.replace("JOIN", &join.to_string()).replace("NEW", &MessageId::new().to_string());
+        let error = client.try_run(&sql).expect_err(&sql);
+        assert!(error.contains(says), "{sql}\n{error}");
+    }
+    fixture.destroy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_join_by_psql() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let client = Client::psql(&fixture.url);
+    let start = |join: &JoinId, step: &MessageId| {
+        format!(
+            "begin; select start_join(1, grouping_key => 'g', join_id => '{join}'); \
+             select id from enqueue('step', '', message_id => '{step}'); \
+             select attach('{join}', '{step}'), attach('{join}', '{step}'); \
+             select enqueue_join_wait('{join}', 'next', '{{\"n\": 1}}', on_fail_topic => 'bad'); commit"
+        )
+    };
+    let refused = [
+        ("select start_join(0)", "expected_steps is 0"),
+        ("select start_join(1, grouping_key => repeat('k', 256))", "grouping_key has more than 255 bytes"),
+        ("select attach('NEW', 'NEW')", "there is no such join"),
+        ("select attach('JOIN', 'NEW')", "the message is not stored"),
+        ("select attach('JOIN', (enqueue('t', 'x')).id)", "the join is over"),
+        ("select report_step_failed('JOIN', 'NEW')", "not a step of join"),
+        ("select cancel_join('NEW')", "there is no such join"),
+        ("select enqueue_join_wait('JOIN', '')", "on_complete_topic is not acceptable"),
+    ];
+    a_join_from_elsewhere(fixture, client, start, &refused).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_join_by_the_mariadb_client() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    let client = Client::mariadb(&fixture.url);
+    let start = |join: &JoinId, step: &MessageId| {
+        format!(
+            "start transaction; \
+             call posthaste_start_join(1, json_object('join_id', '{join}', 'grouping_key', 'g'), @j); \
+             call posthaste_enqueue('step', '', json_object('message_id', '{step}'), @m, @dup); \
+             call posthaste_attach(@j, @m); call posthaste_attach('{join}', '{step}'); \
+             call posthaste_enqueue_join_wait(@j, 'next', \
+                 json_object('on_complete_payload', '{{\"n\": 1}}', 'on_fail_topic', 'bad'), @w); commit"
+        )
+    };
+    let refused = [
+        ("call posthaste_start_join(0, null, @j)", "expected steps: give it at least 1"),
+        ("call posthaste_start_join(1, '{\"key\": \"k\"}', @j)", "unknown option key"),
+        ("call posthaste_attach('NEW', 'NEW')", "there is no such join"),
+        ("call posthaste_attach('JOIN', 'NEW')", "the message is not stored"),
+        ("call posthaste_report_step_failed('JOIN', 'NEW')", "not a step of the join"),
+        ("call posthaste_cancel_join('NEW')", "there is no such join"),
+    ];
+    a_join_from_elsewhere(fixture, client, start, &refused).await;
 }
