@@ -580,8 +580,16 @@ async fn a_mysql_publisher_needs_little() {
         ),
         format!("grant select on {database}.posthaste_outbox_version to '{user}'@'%'"),
         format!("grant execute on procedure {database}.posthaste_enqueue to '{user}'@'%'"),
+        format!("grant select (due_at), update (due_at) on {database}.posthaste_outbox to '{user}'@'%'"),
     ] {
         fixture.run(sql).await;
+    }
+    for table in ["join", "join_member", "join_wait"] {
+        let on = format!("{database}.posthaste_outbox_{table}");
+        fixture.run(format!("grant select, insert, update on {on} to '{user}'@'%'")).await;
+    }
+    for name in ["attach_steps", "report_step", "end_join", "wait_for_join", "wake_waits", "join_answer"] {
+        fixture.run(format!("grant execute on procedure {database}.posthaste_{name} to '{user}'@'%'")).await;
     }
     let url = fixture.url.replace("root@", &format!("{user}:pw@"));
     let store = SqlStore::<MySql>::connect(&url).await.unwrap();
@@ -597,6 +605,16 @@ async fn a_mysql_publisher_needs_little() {
     let mut connection = store.pool().acquire().await.unwrap();
     let lease = posthaste_core::Lease { item: posthaste_core::WorkItemId::new(1), epoch: 1 };
     assert_eq!(store.survivors(&mut connection, &[lease]).await.unwrap(), [false], "it is ready");
+    let (step, join) = (NewMessage::bytes("t", "x").build().unwrap(), NewJoin::expecting(1).build().unwrap());
+    store.insert(&mut connection, std::slice::from_ref(&step), Birth::Ready).await.unwrap();
+    store.start_join(&mut connection, &join).await.unwrap();
+    store.attach(&mut connection, join.id(), &[step.id()]).await.unwrap();
+    let wait = NewMessage::bytes("join.wait", "x").delay(std::time::Duration::from_secs(60)).build().unwrap();
+    store.wait_for_join(&mut connection, join.id(), wait.id()).await.unwrap();
+    store.insert(&mut connection, &[wait], Birth::Ready).await.unwrap();
+    let done = posthaste_core::StepEnd::Completed;
+    assert!(store.report(&mut connection, join.id(), step.id(), done).await.unwrap().ended.is_some());
+    assert!(store.cancel_join(&mut connection, join.id()).await.unwrap().is_none());
     drop(connection);
     let error = store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
