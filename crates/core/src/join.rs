@@ -166,6 +166,18 @@ impl StepStatus {
     }
 }
 
+impl fmt::Display for StepStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pending => "pending",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::LateCompleted => "late completed",
+            Self::LateFailed => "late failed",
+        })
+    }
+}
+
 /// How a step came to its end, when that is reported by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepEnd {
@@ -268,6 +280,8 @@ impl fmt::Debug for NewJoin {
 #[must_use = "a builder does nothing until the join is started"]
 pub struct JoinBuilder {
     id: JoinId,
+    /// Whether somebody else may have started it, under this id, before.
+    known: bool,
     expected: Option<u32>,
     grouping_key: Option<String>,
     metadata: Option<String>,
@@ -295,12 +309,15 @@ pub(crate) struct Parts {
     pub(crate) join: NewJoin,
     /// Whether its steps are all that it expects.
     pub(crate) whole: bool,
+    /// Whether it may be stored already.
+    pub(crate) known: bool,
 }
 
 impl JoinBuilder {
     fn new(expected: Option<u32>) -> Self {
         Self {
             id: JoinId::new(),
+            known: false,
             expected,
             grouping_key: None,
             metadata: None,
@@ -310,9 +327,11 @@ impl JoinBuilder {
         }
     }
 
-    /// Its identity. Default: a new UUID of version 7. Starting the same join again changes nothing.
+    /// Its identity. Default: a new UUID of version 7. Starting a join that is stored already changes nothing: its steps are
+    /// not published, nor its waits, again. So a handler that starts one, and may be called twice, derives this from its
+    /// message's id.
     pub fn id(mut self, id: impl Into<JoinId>) -> Self {
-        self.id = id.into();
+        (self.id, self.known) = (id.into(), true);
         self
     }
 
@@ -382,7 +401,7 @@ impl JoinBuilder {
         if join.id.as_uuid().is_nil() {
             return Err(Error::invalid("join id is the nil UUID", "leave it out or give one of your own"));
         }
-        Ok(Parts { steps, waits: self.waits, join, whole: self.expected.is_none() })
+        Ok(Parts { steps, waits: self.waits, join, whole: self.expected.is_none(), known: self.known })
     }
 
     /// The join alone, without its steps and waits, for calls to a store.
@@ -405,6 +424,8 @@ impl Parts {
 pub struct StartedJoin {
     /// The join.
     pub id: JoinId,
+    /// Whether it was started now. If it was stored before, nothing was changed, and the lists are empty.
+    pub new: bool,
     /// What became of the steps that were given with it, in their order.
     pub steps: Vec<Enqueued>,
     /// The messages that wait for it, in the order of their waits.
@@ -541,9 +562,12 @@ pub fn not_a_step(join: JoinId, message: MessageId) -> Error {
 
 /// The error for steps beyond those that a join expects.
 pub fn too_many_steps(join: JoinId, expected: u32, attached: u32) -> Error {
-    Error::new(ErrorKind::Refused, format!("the join expects {expected} steps, and would have {attached}"))
-        .with_context("join_id", join)
-        .with_remedy("start it with as many as it will have")
+    Error::new(
+        ErrorKind::Refused,
+        format!("these are more steps than the join expects: {attached} instead of {expected}"),
+    )
+    .with_context("join_id", join)
+    .with_remedy("start it with as many as it will have")
 }
 
 /// The error for a new step of a join that is over.

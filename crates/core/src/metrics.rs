@@ -63,7 +63,7 @@ metrics! {
     OLDEST_SECONDS "posthaste_oldest_ready_seconds" "gauge" ""
         "how long the oldest message that is ready and due has been due";
     JOINS_ENDED "posthaste_joins_ended_total" "counter" "status"
-        "joins that came to their end in a call of this process: completed, failed, cancelled or expired";
+        "joins that came to their end in a call of this process: completed, failed, cancelled or expired; a transaction that is rolled back afterwards counts, too";
     UNHANDLED "posthaste_unhandled" "gauge" "topic"
         "ready messages of a topic that has no handler in this process";
 }

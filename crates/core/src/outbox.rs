@@ -126,10 +126,16 @@ impl<S: Store> Inner<S> {
 
     /// Tells that joins have come to their end, and lets those go on at once that waited for them.
     pub(crate) fn joins_ended(self: &Arc<Self>, joins: &[EndedJoin]) {
+        for join in joins {
+            info!(
+                store = %self.name, join_id = %join.id, status = %join.status, expected = join.expected_steps,
+                completed = join.completed_steps, failed = join.failed_steps, "join ended"
+            );
+        }
         if !joins.is_empty() {
             self.at_once.store(true, Ordering::Release);
         }
-        self.joins_will_end(joins);
+        self.go_on(joins);
     }
 
     /// The same for joins that end when the user commits, some time from now: looking starts soon, and is repeated.
@@ -137,8 +143,14 @@ impl<S: Store> Inner<S> {
         for join in joins {
             info!(
                 store = %self.name, join_id = %join.id, status = %join.status, expected = join.expected_steps,
-                completed = join.completed_steps, failed = join.failed_steps, "join ended"
+                completed = join.completed_steps, failed = join.failed_steps, "join ends with its transaction"
             );
+        }
+        self.go_on(joins);
+    }
+
+    fn go_on(self: &Arc<Self>, joins: &[EndedJoin]) {
+        for join in joins {
             count_with(metrics::JOINS_ENDED, "status", join.status.as_str(), 1);
         }
         if !joins.is_empty() {

@@ -284,7 +284,7 @@ settings! {
     notify: bool = true;
     /// When messages are taken back whose lease has run out.
     reap: Schedule = Schedule::every(secs(10));
-    /// When messages are given up that nobody claimed before their expiry.
+    /// When messages are given up that nobody claimed before their expiry, and joins whose deadline has passed.
     expire: Schedule = Schedule::every(secs(60));
     /// When messages behind a dead one with the policy park are set aside.
     park: Schedule = Schedule::every(secs(60));

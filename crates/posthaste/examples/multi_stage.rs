@@ -2,7 +2,7 @@
 //! `cargo run --example multi_stage --features sqlite`
 //!
 //! A handler may be called twice, so the second join has an id that follows from the message that starts it: starting the
-//! same join again changes nothing, and neither does publishing the same steps again.
+//! same join again changes nothing, and publishes nothing.
 
 #![allow(clippy::print_stdout, reason = "it is for looking at")]
 
@@ -48,16 +48,15 @@ async fn start_validation(
 ) -> HandlerResult {
     println!("all sources are here: validating {}", next.workflow);
     let workflow = next.workflow.clone();
-    let step = |topic: &str| {
-        NewMessage::json(topic, &workflow).dedup_key(format!("{topic} of {}", next.message().id))
-    };
     let mut tx = outbox.begin().await?;
     tx.start_join(
-        NewJoin::of([step("validate.schema"), step("validate.business-rules")])
-            .id(JoinId::from_uuid(*next.message().id.as_uuid()))
-            .grouping_key(&workflow)
-            .metadata(r#"{"stage": "validation"}"#)
-            .wait(JoinWait::on_complete(&Publish { workflow: workflow.clone() })),
+        NewJoin::of(
+            ["validate.schema", "validate.business-rules"].map(|topic| NewMessage::json(topic, &workflow)),
+        )
+        .id(JoinId::from_uuid(*next.message().id.as_uuid()))
+        .grouping_key(&workflow)
+        .metadata(r#"{"stage": "validation"}"#)
+        .wait(JoinWait::on_complete(&Publish { workflow: workflow.clone() })),
     )
     .await?;
     tx.commit().await?;

@@ -149,6 +149,11 @@ impl<D: Dialect> SqlStore<D> {
 }
 
 impl<D: Dialect> JoinStore for SqlStore<D> {
+    async fn has_join(&self, connection: &mut Connection<D>, join: JoinId) -> Result<bool> {
+        let rows = D::fetch(connection, &self.statements().join, &[Arg::Id(Some(join.as_uuid()))]).await;
+        Ok(!rows.map_err(|error| self.wrap("start a join", error))?.is_empty())
+    }
+
     async fn start_join(&self, connection: &mut Connection<D>, join: &NewJoin) -> Result<()> {
         let (id, (from_now, expires)) = (join.id(), moment(join.expires()));
         let args = [
@@ -192,7 +197,7 @@ impl<D: Dialect> JoinStore for SqlStore<D> {
             Arg::Id(Some(message.as_uuid())),
             Arg::Small(Some(end.status().code())),
         ];
-        let answer = self.ask("report", connection, &self.statements().report, join, &args).await?;
+        let answer = self.ask("report a step", connection, &self.statements().report, join, &args).await?;
         match answer.refusal {
             None => Ok(Reported { counted: answer.moved > 0, ended: answer.ended() }),
             Some(Refusal::UnknownJoin) => Err(unknown_join(join)),
@@ -202,7 +207,8 @@ impl<D: Dialect> JoinStore for SqlStore<D> {
 
     async fn cancel_join(&self, connection: &mut Connection<D>, join: JoinId) -> Result<Option<EndedJoin>> {
         let args = [Arg::Id(Some(join.as_uuid()))];
-        let answer = self.ask("cancel", connection, &self.statements().cancel_join, join, &args).await?;
+        let answer =
+            self.ask("cancel a join", connection, &self.statements().cancel_join, join, &args).await?;
         if answer.refusal.is_some() {
             return Err(unknown_join(join));
         }
@@ -216,7 +222,7 @@ impl<D: Dialect> JoinStore for SqlStore<D> {
         wait: MessageId,
     ) -> Result<Look> {
         let args = [Arg::Id(Some(join.as_uuid())), Arg::Id(Some(wait.as_uuid()))];
-        let answer = self.ask("wait", connection, &self.statements().wait, join, &args).await?;
+        let answer = self.ask("wait for a join", connection, &self.statements().wait, join, &args).await?;
         if answer.refusal.is_some() {
             return Err(unknown_join(join));
         }

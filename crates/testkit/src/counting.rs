@@ -218,6 +218,11 @@ impl<S: TransactionalStore> TransactionalStore for Counting<S> {
 }
 
 impl<S: JoinStore> JoinStore for Counting<S> {
+    async fn has_join(&self, connection: &mut S::Connection, join: JoinId) -> Result<bool> {
+        self.count("has_join")?;
+        self.store.has_join(connection, join).await
+    }
+
     async fn start_join(&self, connection: &mut S::Connection, join: &NewJoin) -> Result<()> {
         self.count("start_join")?;
         self.store.start_join(connection, join).await

@@ -196,6 +196,9 @@ impl TransactionalStore for Doctored {
 }
 
 impl JoinStore for Doctored {
+    async fn has_join(&self, transaction: &mut MemoryTransaction, join: JoinId) -> Result<bool> {
+        self.inner.has_join(transaction, join).await
+    }
     async fn start_join(&self, transaction: &mut MemoryTransaction, join: &NewJoin) -> Result<()> {
         self.inner.start_join(transaction, join).await
     }

@@ -126,6 +126,7 @@ macro_rules! runtime_suite {
                 refused_before_any_sql,
                 steps_from_memory,
                 a_duplicate_is_the_step,
+                the_same_join_again,
                 attached_and_reported_by_hand,
                 a_drain_runs_it_all;
             lease:

@@ -62,7 +62,8 @@ impl JoinWait {
         self
     }
 
-    /// Whether a join is failed as soon as one of its steps is, or completed whatever became of them. Default: failed.
+    /// What is sent for a join that is over, and at least one of whose steps failed: `on_fail` (true), or `on_complete` (false).
+    /// Default: true. The join ends when all its steps have, either way.
     pub fn fail_if_any_step_failed(mut self, fail: bool) -> Self {
         self.fail_if_any_step_failed = fail;
         self
@@ -305,7 +306,9 @@ pub(crate) async fn handle<S: Store>(home: Home<S>, message: Arc<Message>) -> Ha
     let first = first.map_err(HandlerError::infrastructure)?;
     info!(
         store = %inner.name, join_id = %id, message_id = %message.id, status = %join.status,
-        continuation = continuation.as_ref().map(NewMessage::topic), again = !first, "the join is over"
+        continuation = continuation.as_ref().map(NewMessage::topic),
+        continuation_id = continuation.as_ref().map(|next| tracing::field::display(next.id())), repeated = !first,
+        "the wait for a join is over"
     );
     if let Some(continuation) = continuation.filter(|_| first) {
         inner.stir_now(&continuation);

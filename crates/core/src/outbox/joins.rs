@@ -31,13 +31,17 @@ impl<S: JoinStore> Outbox<S> {
     /// Starts a join in your own transaction: the join, the steps and the waits that were given with it exist if, and only
     /// if, that transaction commits, and nobody sees any of it before.
     ///
-    /// A step whose id or dedup key is stored already is not stored again: the stored message becomes the step, and counts
+    /// A join with an id of your own that is stored already is left as it is, and nothing is published. Elsewhere, a
+    /// step whose id or dedup key is stored already is not stored again: the stored message becomes the step, and counts
     /// at once if it is over. Steps can also be [attached](Self::attach) later, as long as the join expects more.
     ///
     /// See [`JoinBuilder`] for an example, and [`OutboxTransaction::start_join`](crate::OutboxTransaction::start_join) for
     /// steps that take the hot path.
     pub async fn start_join(&self, connection: &mut S::Connection, join: JoinBuilder) -> Result<StartedJoin> {
         let (parts, steps) = self.prepare_join(join)?;
+        if let Some(started) = self.started_before(connection, &parts).await? {
+            return Ok(started);
+        }
         let steps =
             if steps.is_empty() { Vec::new() } else { self.publish_prepared(connection, &steps).await? };
         self.complete_start(connection, parts, steps).await
@@ -50,6 +54,21 @@ impl<S: JoinStore> Outbox<S> {
         let (id, waits) = (parts.join.id(), std::mem::take(&mut parts.waits));
         let waits = waits.into_iter().map(|wait| self.prepare_wait(id, wait)).collect::<Result<_>>()?;
         Ok((PreparedJoin { parts, waits }, steps))
+    }
+
+    /// A join with an id of the user's own may have been started before: then there is nothing to do.
+    pub(super) async fn started_before(
+        &self,
+        connection: &mut S::Connection,
+        prepared: &PreparedJoin,
+    ) -> Result<Option<StartedJoin>> {
+        let Parts { known, join, .. } = &prepared.parts;
+        let id = join.id();
+        if !known || !self.inner.store.has_join(connection, id).await.map_err(starting)? {
+            return Ok(None);
+        }
+        debug!(store = %self.inner.name, join_id = %id, "this join was started before");
+        Ok(Some(StartedJoin { id, new: false, steps: Vec::new(), waits: Vec::new() }))
     }
 
     /// Stores what belongs to a join, once its steps are stored.
@@ -75,7 +94,7 @@ impl<S: JoinStore> Outbox<S> {
         for wait in prepared {
             waits.push(self.enqueue_wait(connection, wait).await?);
         }
-        Ok(StartedJoin { id, steps, waits })
+        Ok(StartedJoin { id, new: true, steps, waits })
     }
 
     /// Makes a stored message a step of a join, in your own transaction; one that is a step already stays what it is.

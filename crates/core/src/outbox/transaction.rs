@@ -71,6 +71,13 @@ impl<S: Transactions> OutboxTransaction<S> {
         S: JoinStore,
     {
         let (parts, steps) = self.outbox.prepare_join(join)?;
+        // A question changes nothing, unless it fails.
+        let touched = std::mem::replace(&mut self.touched, true);
+        if let Some(started) = self.outbox.started_before(&mut self.transaction, &parts).await? {
+            self.touched = touched;
+            return Ok(started);
+        }
+        self.touched = touched;
         let steps = if steps.is_empty() { Vec::new() } else { self.insert(steps).await? };
         // What fails half-way may leave a transaction that cannot commit any more.
         let touched = std::mem::replace(&mut self.touched, true);

@@ -15,6 +15,13 @@ use crate::store::TransactionalStore;
 /// - What is refused leaves the transaction as it was; it can go on. A refused call has changed nothing.
 /// - Messages are locked before joins, as settling does, so that neither misses the other's change.
 pub trait JoinStore: TransactionalStore {
+    /// Whether this join is stored, as far as the transaction sees.
+    fn has_join(
+        &self,
+        connection: &mut Self::Connection,
+        join: JoinId,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
     /// Stores a join: pending, with nothing attached and nothing counted. One whose id is stored already is left as it is.
     fn start_join(
         &self,

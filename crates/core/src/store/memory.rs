@@ -696,6 +696,11 @@ fn mixed_up() -> Error {
 }
 
 impl JoinStore for MemoryStore {
+    async fn has_join(&self, transaction: &mut MemoryTransaction, join: JoinId) -> Result<bool> {
+        let mine = |change: &Change| matches!(change, Change::Start(started) if started.id() == join);
+        Ok(transaction.changes.iter().any(mine) || self.lock().joins.get(join).is_some())
+    }
+
     async fn start_join(&self, transaction: &mut MemoryTransaction, join: &NewJoin) -> Result<()> {
         transaction.change(Change::Start(join.clone())).map(drop)
     }

@@ -142,8 +142,12 @@ pub async fn a_crash_before_the_ack<F: Fixture>(scene: &Scene<F>) {
     let (store, continuations) = crash_before_the_ack(scene, scene.store()).await;
     assert_eq!(continuations, 1);
     done(store.inner(), 3).await;
-    let again: Vec<_> =
-        scene.logs.events("the join is over").iter().map(|event| event.field("again").to_owned()).collect();
+    let again: Vec<_> = scene
+        .logs
+        .events("the wait for a join is over")
+        .iter()
+        .map(|event| event.field("repeated").to_owned())
+        .collect();
     assert_eq!(again, ["false", "true"]);
 }
 

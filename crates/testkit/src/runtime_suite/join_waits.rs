@@ -310,8 +310,8 @@ pub async fn joins_in_the_log<F: Fixture>(scene: &Scene<F>) {
     let ended = told("join ended", Level::INFO, 1);
     let fields = ["status", "expected", "completed", "failed"].map(|name| ended[0].field(name));
     assert_eq!(fields, ["completed", "2", "2", "0"]);
-    let over = told("the join is over", Level::INFO, 1);
-    let fields = ["message_id", "status", "continuation", "again"].map(|name| over[0].field(name));
+    let over = told("the wait for a join is over", Level::INFO, 1);
+    let fields = ["message_id", "status", "continuation", "repeated"].map(|name| over[0].field(name));
     assert_eq!(fields, [&*wait, "completed", "next", "false"]);
     assert_eq!(scene.meters.counter("posthaste_joins_ended_total", &[("status", "completed")]), 1);
     assert!(scene.logs.at(Level::ERROR).is_empty() && scene.logs.at(Level::WARN).is_empty());

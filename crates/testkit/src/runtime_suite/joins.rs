@@ -5,7 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use posthaste_core::{
-    Enqueued, HandlerError, HandlerResult, JoinStatus, JoinWait, Message, MessageBuilder, NewJoin,
+    Enqueued, HandlerError, HandlerResult, JoinId, JoinStatus, JoinWait, Message, MessageBuilder, NewJoin,
     NewMessage, Outbox, Shared, State, StepStatus, Store as _, StoreAdmin as _,
 };
 
@@ -116,7 +116,7 @@ pub async fn some_sections_may_fail<F: Fixture>(scene: &Scene<F>) {
         .await
         .unwrap();
     let running = run(&outbox);
-    let id = posthaste_core::JoinId::new();
+    let id = JoinId::new();
     let sections = (1..=5).map(|n| draft(&format!("report.generate.section{n}")));
     let assembled = JoinWait::on_complete(NewMessage::json("report.assemble", &id.to_string()));
     let join = NewJoin::of(sections).id(id).grouping_key("report-RPT-456");
@@ -301,6 +301,32 @@ pub async fn a_duplicate_is_the_step<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(outbox.store().join(again.id).await.unwrap().unwrap().status, JoinStatus::Completed);
     assert_eq!(outbox.drain().await.unwrap().delivered, 2);
     assert_eq!(journal.calls().last().unwrap().message.topic.as_str(), "at once");
+}
+
+/// JOIN-006, OBX-081: a join that is there, pending or over, is not started again: nothing is published, nothing is refused,
+/// and what happens after it in the transaction is kept. So a handler that is called twice may start it twice.
+pub async fn the_same_join_again<F: Fixture>(scene: &Scene<F>) {
+    let (journal, fixture) = (Journal::new(), &scene.fixture);
+    let outbox =
+        outbox(scene.store(), settings()).on_topic("*", journal.noting("all")).build().await.unwrap();
+    let id = JoinId::new();
+    let join = || NewJoin::of(drafts("t", 2)).id(id).wait(JoinWait::on_complete(draft("next")));
+    for new in [true, false] {
+        assert_eq!(start_join(scene, &outbox, join()).await.new, new);
+    }
+    assert_eq!(outbox.drain().await.unwrap().delivered, 2 + 1 + 1);
+    let mut tx = fixture.begin().await;
+    let connection = fixture.connection(&mut tx);
+    let started = outbox.start_join(connection, join()).await.unwrap();
+    assert!(!started.new && started.steps.is_empty() && started.waits.is_empty());
+    outbox.publish(connection, draft("after")).await.unwrap();
+    fixture.commit(tx).await;
+    let mut tx = outbox.begin().await.unwrap();
+    assert!(!tx.start_join(join()).await.unwrap().new);
+    tx.publish(draft("after")).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(outbox.drain().await.unwrap().delivered, 2);
+    assert_eq!(outbox.store().join(id).await.unwrap().unwrap().completed_steps, 2);
 }
 
 /// JOIN-010, JOIN-011, JOIN-020, JOIN-021, JOIN-022, JOIN-034: steps may be attached, and reported by hand, in other transactions than the

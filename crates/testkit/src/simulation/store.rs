@@ -681,6 +681,10 @@ macro_rules! statement {
 }
 
 impl JoinStore for SimStore {
+    async fn has_join(&self, connection: &mut SimConnection, join: JoinId) -> Result<bool> {
+        statement!(self, connection, "has_join", has_join(join))
+    }
+
     async fn start_join(&self, connection: &mut SimConnection, join: &NewJoin) -> Result<()> {
         statement!(self, connection, "start_join", start_join(join))
     }

@@ -191,7 +191,7 @@ pub async fn the_first_objection_is_told<F: Fixture>(fixture: &Arc<F>) {
     let error = told(try_attach(&**fixture, id, &[more, missing]).await.unwrap_err());
     assert!(error.contains(&missing.to_string()), "{error}");
     let error = told(try_attach(&**fixture, id, &[steps[0], more]).await.unwrap_err());
-    assert!(error.contains("expects 1 steps, and would have 2"), "{error}");
+    assert!(error.contains("more steps than the join expects: 2 instead of 1"), "{error}");
     cancel(&**fixture, id).await.unwrap();
     let error = told(try_attach(&**fixture, id, &[more, missing]).await.unwrap_err());
     assert!(error.contains(&missing.to_string()), "{error}");
