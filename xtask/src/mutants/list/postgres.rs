@@ -6,7 +6,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "M-01-postgres",
         why: "a stale ack ends what another worker is doing",
-        file: "crates/sqlx/sql/postgres/settle.sql",
+        file: "crates/sqlx/sql/postgres/routines/settle.sql",
         original: "l.epoch = a.epoch as held",
         mutated: "(l.epoch = a.epoch or a.outcome = 0) as held",
         program: Program::Stores,
@@ -15,7 +15,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "M-02-postgres",
         why: "a stale abandon or fail takes a message from its holder",
-        file: "crates/sqlx/sql/postgres/settle.sql",
+        file: "crates/sqlx/sql/postgres/routines/settle.sql",
         original: "l.epoch = a.epoch as held",
         mutated: "(l.epoch = a.epoch or a.outcome in (1, 4)) as held",
         program: Program::Stores,
@@ -42,16 +42,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "M-07-postgres",
         why: "a message is reaped between its holder's ack and the commit of it",
-        file: "crates/sqlx/sql/postgres/reap.sql",
-        original: "    limit $1\n    for update skip locked",
-        mutated: "    limit $1",
+        file: "crates/sqlx/sql/postgres/routines/keep.sql",
+        original: "order by leased_until, seq\n        limit max_messages\n        for update skip locked",
+        mutated: "order by leased_until, seq\n        limit max_messages",
         program: Program::Stores,
         killers: "test(=postgres::race::slow_ack_against_reap)",
     },
     Mutant {
         name: "M-08-postgres",
         why: "a release costs an attempt",
-        file: "crates/sqlx/sql/postgres/settle.sql",
+        file: "crates/sqlx/sql/postgres/routines/settle.sql",
         original: "case when a.outcome = 1 and a.class not in (2, 3) then 1",
         mutated: "case when a.outcome in (1, 3) and coalesce(a.class, 1) not in (2, 3) then 1",
         program: Program::Stores,
@@ -78,7 +78,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "M-22-postgres",
         why: "an outage costs attempts",
-        file: "crates/sqlx/sql/postgres/settle.sql",
+        file: "crates/sqlx/sql/postgres/routines/settle.sql",
         original: "a.class not in (2, 3) then 1",
         mutated: "a.class not in (9) then 1",
         program: Program::Stores,
@@ -213,7 +213,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "failing-since-postgres",
         why: "an outage begins anew with every failure, and never is too long",
-        file: "crates/sqlx/sql/postgres/settle.sql",
+        file: "crates/sqlx/sql/postgres/routines/settle.sql",
         original: "when a.class in (2, 3) then coalesce(l.failing_since, statement_timestamp()) end",
         mutated: "when a.class in (2, 3) then statement_timestamp() end",
         program: Program::Stores,
@@ -222,8 +222,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "handled-postgres",
         why: "a retry runs handlers again that were done",
-        file: "crates/sqlx/sql/postgres/settle.sql",
-        original: ",\n        handled = coalesce(j.handled, o.handled)",
+        file: "crates/sqlx/sql/postgres/routines/settle.sql",
+        original: ",\n            handled = coalesce(j.handled, o.handled)",
         mutated: "",
         program: Program::Stores,
         killers: "test(=postgres::handled::handlers_that_are_done_are_remembered)",

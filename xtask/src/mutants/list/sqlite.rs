@@ -52,7 +52,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "reap-time-sqlite",
         why: "a message is taken from a worker whose lease still runs",
         file: "crates/sqlx/sql/sqlite/reap.sql",
-        original: "where state = 1 and leased_until < cast(unixepoch('subsec') * 1000000 as integer)",
+        original: "where state = 1 and leased_until < ?3",
         mutated: "where state = 1",
         program: Program::Stores,
         killers: "test(=sqlite::reap::reap_takes_nothing_else)",
