@@ -12,66 +12,81 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::text;
 
-/// The logical identity of a message: the same for every retry, replay and broker header.
-///
-/// New ids are UUIDs of version 7: ordered by time, and monotonic within one process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(transparent)]
-pub struct MessageId(Uuid);
+/// A type of its own around a UUID.
+macro_rules! uuid_id {
+    ($(#[doc = $doc:literal])+ $name:ident, $what:literal) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
 
-impl MessageId {
-    /// A new id, greater than every id made before in this process.
-    #[allow(clippy::new_without_default, reason = "a default that differs every time would surprise")]
-    pub fn new() -> Self {
-        Self(Uuid::now_v7())
-    }
+        impl $name {
+            /// A new id, greater than every id made before in this process.
+            #[allow(clippy::new_without_default, reason = "a default that differs every time would surprise")]
+            pub fn new() -> Self {
+                Self(Uuid::now_v7())
+            }
 
-    /// The id with this value.
-    pub const fn from_uuid(uuid: Uuid) -> Self {
-        Self(uuid)
-    }
+            /// The id with this value.
+            pub const fn from_uuid(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
 
-    /// Its value.
-    pub const fn as_uuid(&self) -> &Uuid {
-        &self.0
-    }
+            /// Its value.
+            pub const fn as_uuid(&self) -> &Uuid {
+                &self.0
+            }
 
-    /// Its sixteen bytes, in network order.
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
+            /// Its sixteen bytes, in network order.
+            pub const fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
 
-    pub(crate) const fn is_nil(&self) -> bool {
-        self.0.is_nil()
-    }
+            pub(crate) const fn is_nil(&self) -> bool {
+                self.0.is_nil()
+            }
+        }
+
+        impl From<Uuid> for $name {
+            fn from(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                Uuid::parse_str(text).map(Self).map_err(|source| {
+                    Error::invalid(concat!($what, " id is not a UUID"), "give it like 0198c7a1-…").with_source(source)
+                })
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
 }
 
-impl From<Uuid> for MessageId {
-    fn from(uuid: Uuid) -> Self {
-        Self(uuid)
-    }
+uuid_id! {
+    /// The logical identity of a message: the same for every retry, replay and broker header.
+    ///
+    /// New ids are UUIDs of version 7: ordered by time, and monotonic within one process.
+    MessageId, "message"
 }
 
-impl FromStr for MessageId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Uuid::parse_str(text).map(Self).map_err(|source| {
-            Error::invalid("message id is not a UUID", "give it like 0198c7a1-…").with_source(source)
-        })
-    }
-}
-
-impl fmt::Display for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Debug for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
+uuid_id! {
+    /// The identity of a join, made before any SQL. New ids are UUIDs of version 7, as those of messages.
+    JoinId, "join"
 }
 
 /// The row in the work queue: the table's own sequence, and so the order of enqueueing.

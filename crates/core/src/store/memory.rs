@@ -14,14 +14,13 @@ use async_trait::async_trait;
 
 use self::joins::{Change, Changed, Joins};
 use crate::clock::{Clock, SystemClock};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::id::{Lease, MessageId, WorkItemId, WorkerId};
-use crate::join::{Attached, EndedJoin, JoinId, JoinStatus, Look, NewJoin, Reported, StepEnd};
+use crate::join::{EndedJoin, JoinId, JoinStatus, Look, StepEnd};
 use crate::message::{Enqueued, MAX_DELAY, Message, NewMessage, When};
 use crate::order::OrderPolicy;
 use crate::outcome::{Failure, FailureClass, MAX_LEASE_LOSSES, Outcome, Settled, Settlement, State};
 use crate::store::admin::{HistoryEntry, Record};
-use crate::store::join::JoinStore;
 use crate::store::{
     Birth, ClaimRequest, Expired, MAX_BATCH, MAX_PRUNE_BATCH, Reaped, Retention, SettledBatch, Store,
     TransactionalStore, Transactions, Turn, check_batch, check_lease, distinct,
@@ -688,69 +687,6 @@ impl Store for MemoryStore {
 
     fn name(&self) -> String {
         "memory".to_owned()
-    }
-}
-
-fn mixed_up() -> Error {
-    Error::new(ErrorKind::Database, "a change of a join had the answer of another")
-}
-
-impl JoinStore for MemoryStore {
-    async fn has_join(&self, transaction: &mut MemoryTransaction, join: JoinId) -> Result<bool> {
-        let mine = |change: &Change| matches!(change, Change::Start(started) if started.id() == join);
-        Ok(transaction.changes.iter().any(mine) || self.lock().joins.get(join).is_some())
-    }
-
-    async fn start_join(&self, transaction: &mut MemoryTransaction, join: &NewJoin) -> Result<()> {
-        transaction.change(Change::Start(join.clone())).map(drop)
-    }
-
-    async fn attach(
-        &self,
-        transaction: &mut MemoryTransaction,
-        join: JoinId,
-        messages: &[MessageId],
-    ) -> Result<Attached> {
-        match transaction.change(Change::Attach(join, messages.to_vec()))? {
-            Changed::Attached(attached) => Ok(attached),
-            _ => Err(mixed_up()),
-        }
-    }
-
-    async fn report(
-        &self,
-        transaction: &mut MemoryTransaction,
-        join: JoinId,
-        message: MessageId,
-        end: StepEnd,
-    ) -> Result<Reported> {
-        match transaction.change(Change::Report(join, message, end))? {
-            Changed::Reported(reported) => Ok(reported),
-            _ => Err(mixed_up()),
-        }
-    }
-
-    async fn cancel_join(
-        &self,
-        transaction: &mut MemoryTransaction,
-        join: JoinId,
-    ) -> Result<Option<EndedJoin>> {
-        match transaction.change(Change::Cancel(join))? {
-            Changed::Cancelled(ended) => Ok(ended),
-            _ => Err(mixed_up()),
-        }
-    }
-
-    async fn wait_for_join(
-        &self,
-        transaction: &mut MemoryTransaction,
-        join: JoinId,
-        wait: MessageId,
-    ) -> Result<Look> {
-        match transaction.change(Change::Wait(join, wait))? {
-            Changed::Waits(look) => Ok(look),
-            _ => Err(mixed_up()),
-        }
     }
 }
 

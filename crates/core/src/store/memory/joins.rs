@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
 
-use crate::error::Result;
+use super::{MemoryStore, MemoryTransaction};
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::MessageId;
 use crate::join::{
     Attached, EndedJoin, Join, JoinId, JoinStatus, Look, NewJoin, Reported, Step, StepEnd, StepStatus,
@@ -11,6 +12,7 @@ use crate::join::{
 };
 use crate::message::When;
 use crate::outcome::State;
+use crate::store::join::JoinStore;
 
 /// Every join with its steps and waits.
 #[derive(Clone, Debug, Default)]
@@ -283,5 +285,68 @@ impl Joins {
     /// Whether this message is a step of a pending join.
     pub(super) fn needs(&self, message: MessageId) -> bool {
         self.all().any(|entry| entry.join.status == JoinStatus::Pending && entry.steps.contains_key(&message))
+    }
+}
+
+fn mixed_up() -> Error {
+    Error::new(ErrorKind::Database, "a change of a join had the answer of another")
+}
+
+impl JoinStore for MemoryStore {
+    async fn has_join(&self, transaction: &mut MemoryTransaction, join: JoinId) -> Result<bool> {
+        let mine = |change: &Change| matches!(change, Change::Start(started) if started.id() == join);
+        Ok(transaction.changes.iter().any(mine) || self.lock().joins.get(join).is_some())
+    }
+
+    async fn start_join(&self, transaction: &mut MemoryTransaction, join: &NewJoin) -> Result<()> {
+        transaction.change(Change::Start(join.clone())).map(drop)
+    }
+
+    async fn attach(
+        &self,
+        transaction: &mut MemoryTransaction,
+        join: JoinId,
+        messages: &[MessageId],
+    ) -> Result<Attached> {
+        match transaction.change(Change::Attach(join, messages.to_vec()))? {
+            Changed::Attached(attached) => Ok(attached),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    async fn report(
+        &self,
+        transaction: &mut MemoryTransaction,
+        join: JoinId,
+        message: MessageId,
+        end: StepEnd,
+    ) -> Result<Reported> {
+        match transaction.change(Change::Report(join, message, end))? {
+            Changed::Reported(reported) => Ok(reported),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    async fn cancel_join(
+        &self,
+        transaction: &mut MemoryTransaction,
+        join: JoinId,
+    ) -> Result<Option<EndedJoin>> {
+        match transaction.change(Change::Cancel(join))? {
+            Changed::Cancelled(ended) => Ok(ended),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    async fn wait_for_join(
+        &self,
+        transaction: &mut MemoryTransaction,
+        join: JoinId,
+        wait: MessageId,
+    ) -> Result<Look> {
+        match transaction.change(Change::Wait(join, wait))? {
+            Changed::Waits(look) => Ok(look),
+            _ => Err(mixed_up()),
+        }
     }
 }
