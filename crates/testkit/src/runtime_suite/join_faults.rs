@@ -16,8 +16,9 @@ use super::support::{
 };
 use crate::{Counting, Fixture};
 
-/// Long for a busy machine, and much less than an interval.
-const SOON: Duration = Duration::from_secs(10);
+/// Long for a busy machine, and less than the pause after a wake-up that came too early: an eighth of the interval, less a
+/// quarter by chance, which are 5.6 s.
+const SOON: Duration = Duration::from_secs(5);
 
 /// An outbox that looks once a minute, if nothing makes it look before, at joins once a month, and handles everything but
 /// steps.

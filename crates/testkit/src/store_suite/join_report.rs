@@ -103,7 +103,8 @@ pub async fn of_report_and_end_the_first_counts<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-080: a report counts in the join that it names, and in no other; the message's end still counts there.
+/// JOIN-080, M-13: a report counts in the join that it names, and in no other; the message's end still counts there, and
+/// not again where it was reported.
 pub async fn a_report_is_for_one_join<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (one, held) = leased_fan(&**fixture, 1).await;
@@ -112,10 +113,14 @@ pub async fn a_report_is_for_one_join<F: Fixture>(fixture: &Arc<F>) {
     let over = report(&**fixture, one, held[0].id, StepEnd::Failed).await.ended;
     assert_eq!(over, Some(ended(one, JoinStatus::Failed, [1, 0, 1])));
     assert_eq!(tally(store, other).await, (JoinStatus::Pending, [1, 0, 0]));
+    let more = start(&**fixture, expecting(2)).await;
+    attach(&**fixture, more, &[held[0].id]).await;
+    assert_eq!(report(&**fixture, more, held[0].id, StepEnd::Failed).await, COUNTED);
     assert_eq!(
         end(store, held[0].lease(), Outcome::Ack).await,
         [ended(other, JoinStatus::Completed, [1, 1, 0])]
     );
+    assert_eq!(tally(store, more).await, (JoinStatus::Pending, [1, 0, 1]));
     assert_exact(store).await;
 }
 
