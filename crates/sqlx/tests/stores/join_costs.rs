@@ -103,7 +103,7 @@ async fn postgres_settles_the_joinless_at_no_cost() {
     let asked: i64 = scans.iter().map(|(_, scans)| scans).sum();
     // In this run, and in the one before it on the same connection.
     assert!(asked <= 2, "only whether there is a join: {scans:?}");
-    // A function plans again after the table was vacuumed, which reads the catalogue.
+    // Running as a function costs about 3 % by itself; the tables of joins are not asked, as shown above.
     assert!(without <= alone + alone / 20, "{alone} buffers before there were joins, {without} now");
 
     fixture
@@ -172,8 +172,8 @@ async fn mysql_settles_the_joinless_at_no_cost() {
         .await;
     let beside = mysql_cost(&fixture).await;
     eprintln!("without joins {without} handler reads, beside 100,000 steps of others {beside}");
-    // The messages themselves: read, locked and changed, each through a list of all of them.
-    assert!(without <= 12 * u64::from(BATCH), "{without} reads for {BATCH} messages");
+    // The messages themselves, read, locked and changed, are nine reads each: a look per message for joins would be seen.
+    assert!(without <= 9 * u64::from(BATCH) + 200, "{without} reads for {BATCH} messages");
     assert!(beside <= without + 8 * u64::from(BATCH), "{without} reads without joins, {beside} beside them");
     fixture.destroy().await;
 }
