@@ -12,8 +12,8 @@ Chores of this repository.
 Usage: cargo xtask <command>
 
 Commands:
-  test     check format and lints, then run every test against real databases
-  servers  find or start the databases, print their URLs, stay until Ctrl-C or the end of the input
+  test     check format and lints, then run every test against real servers
+  servers  find or start databases and brokers, print their URLs, stay until Ctrl-C or the end of the input
   mutants  break the stores on purpose, one line at a time, and require a test to notice each time
   help     print this text
 
@@ -29,13 +29,15 @@ cargo xtask mutants [--only <part of a name>] [--list]
   --list     print the mutants and try none
 Works on a copy of the workspace and with private servers, and deletes both in the end.
 
-Each database is taken from the first of these that works:
-  1. the URL in POSTHASTE_TEST_POSTGRES or POSTHASTE_TEST_MYSQL, used as it is
-  2. a server on 127.0.0.1:5432 (user postgres) or 127.0.0.1:3306 (user root) that asks for no password;
-     the tests get a database of their own there, dropped at the end
+Each server is taken from the first of these that works:
+  1. the URL in POSTHASTE_TEST_POSTGRES, POSTHASTE_TEST_MYSQL, POSTHASTE_TEST_RABBITMQ or POSTHASTE_TEST_NATS,
+     used as it is
+  2. a server on 127.0.0.1 and its usual port: PostgreSQL on 5432 (user postgres) or MariaDB on 3306 (user root)
+     that asks for no password, where the tests get a database of their own, dropped at the end; RabbitMQ on
+     5672 (user guest, password guest); NATS on 4222 with JetStream and without login
   3. a private server in a temporary folder, stopped and deleted at the end
   4. the same, after installing the package (only as root, only where apt-get exists)
-A database that cannot be had is left out and named in the summary; with CI=true it fails the run.
+A server that cannot be had is left out and named in the summary; with CI=true it fails the run.
 
 Exit codes: 0 all passed, 1 something failed, 2 the command line was not understood.
 ";

@@ -8,7 +8,7 @@
 //! Ctrl-C in a terminal, which goes to the whole foreground group, does not take them along.
 //!
 //! Not covered: SIGKILL sent to a guard itself, and whoever ends every process of a session or container at once.
-//! A stage that was running when this program got SIGTERM or SIGKILL goes on for itself and loses its databases;
+//! A stage that was running when this program got SIGTERM or SIGKILL goes on for itself and loses its servers;
 //! Ctrl-C reaches the stage too.
 //!
 //! A guard must never print when all went well: the summary has the last word.
@@ -28,17 +28,19 @@ use crate::programs;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a guard looks whether its server is still there.
 const GLANCE: Duration = Duration::from_millis(50);
-/// Parts two command lines given in one.
+/// Parts command lines given in one.
 const SEPARATOR: &str = "--";
 
 /// How to run a private server.
 pub(crate) struct Recipe {
-    /// Fills the data folder; runs to its end before the server starts.
+    /// Fills the data folder; runs to its end before the server starts. Nothing to do if it is empty.
     pub(crate) prepare: Vec<OsString>,
     /// The server, in the foreground.
     pub(crate) serve: Vec<OsString>,
     /// The signal that asks it to stop, as `kill -s` names it.
     pub(crate) stop: &'static str,
+    /// Ends what the server leaves running behind its back; runs when it has stopped. Nothing to do if it is empty.
+    pub(crate) afterwards: Vec<OsString>,
 }
 
 /// The owner's end of the pipe: dropping it cleans up, and waits until that is done.
@@ -53,6 +55,8 @@ impl Guard {
         orders.extend_from_slice(&recipe.prepare);
         orders.push(SEPARATOR.into());
         orders.extend_from_slice(&recipe.serve);
+        orders.push(SEPARATOR.into());
+        orders.extend_from_slice(&recipe.afterwards);
         Self::start(own_copy()?.args(orders))
     }
 
@@ -140,13 +144,22 @@ fn keep_server(stop: &str, folder: &Path, commands: &[OsString]) -> Result<(), S
 fn serve(stop: &str, log: &Path, commands: &[OsString], owner: &Receiver<()>) -> Result<(), String> {
     let file = File::create(log).map_err(|error| format!("cannot write {}: {error}", log.display()))?;
     let output = || file.try_clone().map_or_else(|_| Stdio::null(), Stdio::from);
-    let split = commands.iter().position(|word| word == SEPARATOR).ok_or("no server named")?;
-    run(&commands[..split], &output)?;
+    let mut commands = commands.split(|word| word == SEPARATOR);
+    let mut next = || commands.next().ok_or("a server has three command lines");
+    let (prepare, serve, afterwards) = (next()?, next()?, next()?);
+    run(prepare, &output)?;
     // The owner may have died while the folder was prepared.
     if matches!(owner.try_recv(), Err(TryRecvError::Disconnected)) {
         return Ok(());
     }
-    let mut server = spawn(&commands[split + 1..], &output)?;
+    let served = attend(spawn(serve, &output)?, stop, owner);
+    // Whatever became of the server, what it started must not outlive it.
+    let cleaned = run(afterwards, &output);
+    served.and(cleaned)
+}
+
+/// Stays with the server until the owner is gone.
+fn attend(mut server: Child, stop: &str, owner: &Receiver<()>) -> Result<(), String> {
     while matches!(owner.recv_timeout(GLANCE), Err(RecvTimeoutError::Timeout)) {
         if let Ok(Some(status)) = server.try_wait() {
             return Err(format!("the server ended by itself ({status}); its last words are above"));
@@ -185,6 +198,9 @@ fn watch_owner() -> Receiver<()> {
 }
 
 fn run(words: &[OsString], output: &dyn Fn() -> Stdio) -> Result<(), String> {
+    if words.is_empty() {
+        return Ok(());
+    }
     let spelled = programs::spelled(words);
     match spawn(words, output)?.wait() {
         Ok(status) if status.success() => Ok(()),

@@ -38,15 +38,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Finds the databases, runs every stage, cleans up, and only then speaks its verdict.
+/// Finds the servers, runs every stage, cleans up, and only then speaks its verdict.
 fn test(options: &TestOptions) -> ExitCode {
     let started = Instant::now();
     let strict = in_ci();
     let servers = Servers::find(options.private);
-    let stages = stages::run_all(options, servers.databases(), strict);
+    let stages = stages::run_all(options, servers.all(), strict);
     // Before the summary: a server that resists being stopped must not have the last word on the terminal.
-    let databases = servers.stop();
-    let report = summary::Report { stages: &stages, databases: &databases, strict, took: started.elapsed() };
+    let servers = servers.stop();
+    let report = summary::Report { stages: &stages, servers: &servers, strict, took: started.elapsed() };
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     print!("{}", report.render(colour));
     if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -55,14 +55,14 @@ fn test(options: &TestOptions) -> ExitCode {
 /// Keeps the servers alive for a developer's own test runs, until the input ends or a signal ends this process.
 fn hold_servers(private: bool) -> ExitCode {
     let servers = Servers::find(private);
-    for database in servers.databases() {
-        match &database.state {
-            Ok(ready) => eprintln!("xtask: {} {}: {}", database.name, ready.version, ready.source),
-            Err(why) => eprintln!("xtask: {}: {why}", database.name),
+    for server in servers.all() {
+        match &server.state {
+            Ok(ready) => eprintln!("xtask: {} {}: {}", server.name, ready.version, ready.source),
+            Err(why) => eprintln!("xtask: {}: {why}", server.name),
         }
     }
-    let exports = summary::exports(servers.databases());
-    if servers.databases().iter().all(|database| database.state.is_err()) {
+    let exports = summary::exports(servers.all());
+    if servers.all().iter().all(|server| server.state.is_err()) {
         return ExitCode::FAILURE;
     }
     print!("{exports}");
@@ -74,7 +74,7 @@ fn hold_servers(private: bool) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Under CI nothing may be skipped quietly: a missing database or tool fails the run.
+/// Under CI nothing may be skipped quietly: a missing server or tool fails the run.
 fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
 }

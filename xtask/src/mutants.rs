@@ -1,4 +1,4 @@
-//! `cargo xtask mutants`: proof that the tests of the stores and of the runtime can fail.
+//! `cargo xtask mutants`: proof that the tests can fail: of stores, runtime, tenants, sinks, brokers, inbox and encryption.
 //!
 //! Each mutant of the list is built and tested in a copy of the workspace. A mutant that passes its tests has
 //! survived: there is a hole in the tests, and the run fails. The workspace itself is never written to. The servers
@@ -63,13 +63,13 @@ fn try_all(mutants: &[&Mutant]) -> Result<bool, String> {
     programs::answer(stages::cargo().args(["nextest", "--version"]))
         .map_err(|_| "cargo-nextest is not installed; `cargo install cargo-nextest --locked` adds it")?;
     let servers = Servers::find(true);
-    // A test without its database passes, and its mutant would seem to have survived.
+    // A test without its server passes, and its mutant would seem to have survived.
     if let Some((name, why)) =
-        servers.databases().iter().find_map(|one| Some((one.name, one.state.as_ref().err()?)))
+        servers.all().iter().find_map(|one| Some((one.name, one.state.as_ref().err()?)))
     {
-        return Err(format!("mutants need every database, and {name} cannot be had: {why}"));
+        return Err(format!("mutants need every server, and {name} cannot be had: {why}"));
     }
-    let workshop = Workshop::open(stages::environment(servers.databases(), true))?;
+    let workshop = Workshop::open(stages::environment(servers.all(), true))?;
     baseline(&workshop, mutants)?;
     let started = Instant::now();
     let mut verdicts = Vec::new();

@@ -1,6 +1,6 @@
 //! Other programs of the machine: where they are, what they answer, whom they run as.
 //!
-//! Knows no database and no cargo. Everything here asks; nothing may change the machine.
+//! Knows no server and no cargo. Everything here asks; nothing may change the machine.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -64,6 +64,14 @@ pub(crate) fn account(name: &str) -> Result<Account, String> {
 /// Whether this process may do everything; the standard library does not tell, `id` does.
 pub(crate) fn is_root() -> bool {
     answer(Command::new("id").arg("-u")).is_ok_and(|user| user == "0")
+}
+
+/// The words in front of a command line that make root run it as somebody else.
+pub(crate) fn become_user(name: &str) -> Result<Vec<OsString>, String> {
+    let setpriv =
+        find("setpriv").ok_or("as root, it needs setpriv (Debian: package util-linux) to change the user")?;
+    let user = [format!("--reuid={name}"), format!("--regid={name}"), "--clear-groups".to_owned()];
+    Ok(std::iter::once(setpriv.into()).chain(user.map(OsString::from)).collect())
 }
 
 /// A command line as one readable string, for announcements only: it is not quoted for a shell.

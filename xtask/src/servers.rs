@@ -1,24 +1,26 @@
-//! The databases of a test run: given, found running, or started privately, in this order.
+//! The servers of a test run, databases and brokers: given, found running, or started privately, in this order.
 //!
 //! What differs between the products lives in the files below; this one knows only [`Engine`]. It must never
-//! change anything in a server beyond the one database it creates there, and never name a URL's password.
+//! change anything in a server beyond the room it gets there, and never name a URL's password.
 
 mod address;
 mod apt;
 mod mariadb;
+mod nats;
 mod postgres;
 mod private;
+mod rabbitmq;
+mod sql;
+mod wire;
 
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
 
 use crate::guard::{Guard, Recipe};
-use crate::programs;
 use address::Address;
 use apt::Apt;
 
-/// One database product: how to talk to it, and how to run it.
+/// One product that tests talk to: how to recognise it, and how to run it.
 trait Engine: Sized {
     /// How people call it.
     const NAME: &str;
@@ -30,33 +32,40 @@ trait Engine: Sized {
     const SCHEME: &str;
     /// Where it usually listens.
     const PORT: u16;
-    /// The user inside the database who may do everything.
-    const SUPERUSER: &str;
-    /// A database every server has.
-    const HOME: &str;
-    /// The user of the machine it runs as when root starts it.
-    const ACCOUNT: &str;
     /// The Debian package that brings server and client.
     const PACKAGE: &str;
-    /// The statement that asks for the version.
-    const VERSION: &str;
+    /// The user of the machine it runs as when root starts it; none if root may do that himself.
+    const ACCOUNT: Option<&str>;
 
-    /// A command that runs one statement and prints bare values.
-    fn client(address: &Address, statement: &str) -> Result<Command, String>;
-    /// The statement that creates a database for the tests.
-    fn create(database: &str) -> String;
-    /// The statement that drops it, connected or not.
-    fn drop(database: &str) -> String;
-    /// The product's name and number, read from the server's answer.
-    fn tidy_version(answer: &str) -> (&'static str, String);
+    /// How a server on this port of this machine is reached, if it is as fresh as a private one.
+    fn home(port: u16) -> Address;
+    /// Talks to the server until it is certain what it is, and that whoever asks is let in.
+    fn identify(address: &Address) -> Result<Identity, String>;
+    /// Room for the tests in a server. In one that is shared with others they get a part of their own, if the product
+    /// has parts.
+    fn room(home: &Address, _shared: bool) -> Result<Room, String> {
+        Ok(Room { address: home.clone(), guard: None })
+    }
     /// The server's programs, if they are on this machine.
     fn installed() -> Option<Self>;
     /// How to run a private server with them.
     fn recipe(&self, folder: &Path, port: u16) -> Result<Recipe, String>;
 }
 
-/// A database as the tests and the summary see it.
-pub(crate) struct Database {
+/// What a server says it is.
+struct Identity {
+    name: &'static str,
+    version: String,
+}
+
+/// Where the tests are at home in a server, and who clears that up.
+struct Room {
+    address: Address,
+    guard: Option<Guard>,
+}
+
+/// A server as the tests and the summary see it.
+pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) key: &'static str,
     pub(crate) variable: &'static str,
@@ -64,37 +73,39 @@ pub(crate) struct Database {
     pub(crate) state: Result<Ready, String>,
 }
 
-/// A database the tests can use.
+/// A server the tests can use.
 pub(crate) struct Ready {
     pub(crate) url: String,
     pub(crate) version: String,
     pub(crate) source: String,
 }
 
-/// All databases that need a server, with what keeps them alive.
+/// All servers, with what keeps them alive.
 pub(crate) struct Servers {
-    databases: Vec<Database>,
+    all: Vec<Server>,
     guards: Vec<Guard>,
 }
 
 impl Servers {
     /// Finds or starts every server; one that cannot be had is noted, not fatal.
     pub(crate) fn find(private: bool) -> Self {
-        let mut servers = Self { databases: Vec::new(), guards: Vec::new() };
+        let mut servers = Self { all: Vec::new(), guards: Vec::new() };
         let mut apt = Apt::default();
         servers.add::<postgres::Postgres>(private, &mut apt);
         servers.add::<mariadb::Mariadb>(private, &mut apt);
+        servers.add::<rabbitmq::Rabbitmq>(private, &mut apt);
+        servers.add::<nats::Nats>(private, &mut apt);
         servers
     }
 
-    pub(crate) fn databases(&self) -> &[Database] {
-        &self.databases
+    pub(crate) fn all(&self) -> &[Server] {
+        &self.all
     }
 
     /// Stops what was started and drops what was created; returns when that is done.
-    pub(crate) fn stop(self) -> Vec<Database> {
+    pub(crate) fn stop(self) -> Vec<Server> {
         drop(self.guards);
-        self.databases
+        self.all
     }
 
     fn add<E: Engine>(&mut self, private: bool, apt: &mut Apt) {
@@ -102,22 +113,19 @@ impl Servers {
         let (name, state) = match found {
             Ok(found) => {
                 self.guards.extend(found.guard);
-                let (name, version) = match &found.version {
-                    Some(answer) => E::tidy_version(answer),
-                    None => (E::NAME, "unknown".to_owned()),
-                };
+                let Identity { name, version } = found.identity;
                 (name, Ok(Ready { url: found.url, version, source: found.source }))
             }
             Err(why) => (E::NAME, Err(format!("{why}; alternatively set {} to a URL", E::VARIABLE))),
         };
-        self.databases.push(Database { name, key: E::KEY, variable: E::VARIABLE, state });
+        self.all.push(Server { name, key: E::KEY, variable: E::VARIABLE, state });
     }
 }
 
-/// A usable server, before its answers are made readable.
+/// A usable server.
 struct Found {
     url: String,
-    version: Option<String>,
+    identity: Identity,
     source: String,
     guard: Option<Guard>,
 }
@@ -139,32 +147,20 @@ fn find<E: Engine>(apt: &mut Apt) -> Result<Found, String> {
 /// The server somebody named; not examined, because the tests will say best what is wrong with it.
 fn given<E: Engine>() -> Option<Found> {
     let url = std::env::var(E::VARIABLE).ok().filter(|url| !url.is_empty())?;
-    let version = Address::parse(&url).and_then(|address| query::<E>(&address, E::VERSION)).ok();
-    Some(Found { url, version, source: format!("given by {}", E::VARIABLE), guard: None })
+    let unknown = |_| Identity { name: E::NAME, version: "unknown".to_owned() };
+    let identity = Address::parse(&url).and_then(|address| E::identify(&address)).unwrap_or_else(unknown);
+    Some(Found { url, identity, source: format!("given by {}", E::VARIABLE), guard: None })
 }
 
-/// The server on the usual port, with a database of our own in it.
+/// The server on the usual port.
 fn running<E: Engine>() -> Result<Found, String> {
-    let home = Address::local(E::SUPERUSER, E::PORT, E::HOME);
-    let version = query::<E>(&home, E::VERSION)?;
-    let name = test_database();
-    query::<E>(&home, &E::create(&name))?;
-    // Should the guard not start, the empty database stays behind; the error then says so by its name.
-    let guard = Guard::finally(&E::client(&home, &E::drop(&name))?)
-        .map_err(|fault| format!("{fault}; database {name} was left in the server"))?;
+    let home = E::home(E::PORT);
+    let identity = E::identify(&home)?;
+    let room = E::room(&home, true)?;
     Ok(Found {
-        url: Address::local(E::SUPERUSER, E::PORT, &name).url(E::SCHEME),
-        version: Some(version),
+        url: room.address.url(E::SCHEME),
+        identity,
         source: format!("running on 127.0.0.1:{}", E::PORT),
-        guard: Some(guard),
+        guard: room.guard,
     })
-}
-
-fn query<E: Engine>(address: &Address, statement: &str) -> Result<String, String> {
-    programs::answer(&mut E::client(address, statement)?)
-}
-
-/// One name per run, so that two checkouts can share a server.
-fn test_database() -> String {
-    format!("posthaste_test_{}", std::process::id())
 }

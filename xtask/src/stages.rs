@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
 use crate::programs;
-use crate::servers::Database;
+use crate::servers::Server;
 
-/// Where tests read which databases they must do without.
+/// Where tests read which servers they must do without.
 pub(crate) const MISSING: &str = "POSTHASTE_TEST_MISSING";
 
 /// A stage that is over.
@@ -55,8 +55,8 @@ pub(crate) type Environment = Vec<(&'static str, Option<String>)>;
 type Planned = (&'static str, Result<Vec<OsString>, Outcome>);
 
 /// Runs all stages, one after the other, with the terminal as theirs.
-pub(crate) fn run_all(options: &TestOptions, databases: &[Database], strict: bool) -> Vec<Stage> {
-    let environment = environment(databases, strict);
+pub(crate) fn run_all(options: &TestOptions, servers: &[Server], strict: bool) -> Vec<Stage> {
+    let environment = environment(servers, strict);
     plan(options, Tools::detect(), strict)
         .into_iter()
         .map(|(name, work)| {
@@ -121,21 +121,21 @@ fn tests(options: &TestOptions, nextest: bool) -> Result<Vec<OsString>, Outcome>
     Ok(command)
 }
 
-/// What the tests learn about the databases.
-pub(crate) fn environment(databases: &[Database], strict: bool) -> Environment {
+/// What the tests learn about the servers.
+pub(crate) fn environment(servers: &[Server], strict: bool) -> Environment {
     let mut variables = Vec::new();
-    for database in databases {
-        variables.push((database.variable, database.state.as_ref().ok().map(|ready| ready.url.clone())));
+    for server in servers {
+        variables.push((server.variable, server.state.as_ref().ok().map(|ready| ready.url.clone())));
     }
     // Under CI no test may excuse itself, so the excuse is not offered.
-    variables.push((MISSING, missing(databases).filter(|_| !strict)));
+    variables.push((MISSING, missing(servers).filter(|_| !strict)));
     variables
 }
 
 /// The value of `POSTHASTE_TEST_MISSING`, if anything is.
-pub(crate) fn missing(databases: &[Database]) -> Option<String> {
+pub(crate) fn missing(servers: &[Server]) -> Option<String> {
     let keys: Vec<&str> =
-        databases.iter().filter(|database| database.state.is_err()).map(|database| database.key).collect();
+        servers.iter().filter(|server| server.state.is_err()).map(|server| server.key).collect();
     Some(keys.join(",")).filter(|keys| !keys.is_empty())
 }
 
@@ -222,16 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_database_is_excused_outside_ci_only() {
+    fn a_missing_server_is_excused_outside_ci_only() {
         let ready =
             Ready { url: "postgres://here".to_owned(), version: String::new(), source: String::new() };
-        let databases = [
-            Database { name: "PostgreSQL", key: "postgres", variable: "A", state: Ok(ready) },
-            Database { name: "MariaDB", key: "mysql", variable: "B", state: Err(String::new()) },
+        let servers = [
+            Server { name: "PostgreSQL", key: "postgres", variable: "A", state: Ok(ready) },
+            Server { name: "MariaDB", key: "mysql", variable: "B", state: Err(String::new()) },
         ];
         let found = ("A", Some("postgres://here".to_owned()));
         let excused = [found.clone(), ("B", None), (MISSING, Some("mysql".to_owned()))];
-        assert_eq!(environment(&databases, false), excused);
-        assert_eq!(environment(&databases, true), [found, ("B", None), (MISSING, None)]);
+        assert_eq!(environment(&servers, false), excused);
+        assert_eq!(environment(&servers, true), [found, ("B", None), (MISSING, None)]);
     }
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::servers::Database;
+use crate::servers::Server;
 use crate::stages::{self, Outcome, Stage};
 
 const GREEN: &str = "32";
@@ -15,8 +15,8 @@ const YELLOW: &str = "33";
 /// Everything a run has to tell.
 pub(crate) struct Report<'a> {
     pub(crate) stages: &'a [Stage],
-    pub(crate) databases: &'a [Database],
-    /// Whether a missing database fails the run, as it does under CI.
+    pub(crate) servers: &'a [Server],
+    /// Whether a missing server fails the run, as it does under CI.
     pub(crate) strict: bool,
     pub(crate) took: Duration,
 }
@@ -25,11 +25,11 @@ impl Report<'_> {
     /// Whether the run counts as a success.
     pub(crate) fn passed(&self) -> bool {
         let failed = self.stages.iter().any(|stage| matches!(stage.outcome, Outcome::Failed(_)));
-        let missing = self.databases.iter().any(|database| database.state.is_err());
+        let missing = self.servers.iter().any(|server| server.state.is_err());
         !failed && (!missing || !self.strict)
     }
 
-    /// The report as text, one line per stage and per database.
+    /// The report as text, one line per stage and per server.
     pub(crate) fn render(&self, colour: bool) -> String {
         let paint = |code: &str, text: &str| {
             if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
@@ -47,8 +47,8 @@ impl Report<'_> {
             let took = seconds(*took);
             line(&mut text, format_args!("  {word}  {name:<10}{took:>9}  {remark}"));
         }
-        line(&mut text, format_args!("\nDatabases"));
-        for Database { name, state, .. } in self.databases {
+        line(&mut text, format_args!("\nServers"));
+        for Server { name, state, .. } in self.servers {
             match state {
                 Ok(ready) => {
                     let (version, source) = (&ready.version, &ready.source);
@@ -67,14 +67,14 @@ impl Report<'_> {
 }
 
 /// The lines that point a developer's own test run at the servers.
-pub(crate) fn exports(databases: &[Database]) -> String {
+pub(crate) fn exports(servers: &[Server]) -> String {
     let mut text = String::new();
-    for database in databases {
-        if let Ok(ready) = &database.state {
-            line(&mut text, format_args!("export {}={}", database.variable, quoted(&ready.url)));
+    for server in servers {
+        if let Ok(ready) = &server.state {
+            line(&mut text, format_args!("export {}={}", server.variable, quoted(&ready.url)));
         }
     }
-    if let Some(missing) = stages::missing(databases) {
+    if let Some(missing) = stages::missing(servers) {
         line(&mut text, format_args!("export {}={missing}", stages::MISSING));
     }
     text
@@ -104,23 +104,18 @@ mod tests {
     use super::*;
     use crate::servers::Ready;
 
-    fn postgres(url: &str) -> Database {
+    fn postgres(url: &str) -> Server {
         let ready = Ready {
             url: url.to_owned(),
             version: "15.14".to_owned(),
             source: "running on 127.0.0.1:5432".to_owned(),
         };
-        Database {
-            name: "PostgreSQL",
-            key: "postgres",
-            variable: "POSTHASTE_TEST_POSTGRES",
-            state: Ok(ready),
-        }
+        Server { name: "PostgreSQL", key: "postgres", variable: "POSTHASTE_TEST_POSTGRES", state: Ok(ready) }
     }
 
-    fn no_mariadb() -> Database {
+    fn no_mariadb() -> Server {
         let why = "none is installed; install it".to_owned();
-        Database { name: "MariaDB", key: "mysql", variable: "POSTHASTE_TEST_MYSQL", state: Err(why) }
+        Server { name: "MariaDB", key: "mysql", variable: "POSTHASTE_TEST_MYSQL", state: Err(why) }
     }
 
     fn stage(name: &'static str, outcome: Outcome) -> Stage {
@@ -128,19 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn a_person_finds_every_stage_and_database() {
+    fn a_person_finds_every_stage_and_server() {
         let stages = [
             stage("format", Outcome::Passed),
             stage("clippy", Outcome::Failed("exit status: 101".to_owned())),
             stage("doc tests", Outcome::Skipped("--fast".to_owned())),
         ];
-        let databases = [postgres("postgres://here"), no_mariadb()];
-        let report = Report {
-            stages: &stages,
-            databases: &databases,
-            strict: false,
-            took: Duration::from_millis(94_040),
-        };
+        let servers = [postgres("postgres://here"), no_mariadb()];
+        let report =
+            Report { stages: &stages, servers: &servers, strict: false, took: Duration::from_millis(94_040) };
         let expected = "
 The run FAILED after 94.0 s.
 
@@ -149,7 +140,7 @@ Stages
   FAILED   clippy        1.2 s  exit status: 101
   skipped  doc tests     1.2 s  --fast
 
-Databases
+Servers
   PostgreSQL  15.14       running on 127.0.0.1:5432
   MariaDB     not tested: none is installed; install it
   SQLite      bundled
@@ -160,9 +151,9 @@ Databases
     }
 
     #[test]
-    fn a_missing_database_fails_the_run_under_ci_only() {
-        let (stages, databases) = ([stage("tests", Outcome::Passed)], [no_mariadb()]);
-        let report = |strict| Report { stages: &stages, databases: &databases, strict, took: Duration::ZERO };
+    fn a_missing_server_fails_the_run_under_ci_only() {
+        let (stages, servers) = ([stage("tests", Outcome::Passed)], [no_mariadb()]);
+        let report = |strict| Report { stages: &stages, servers: &servers, strict, took: Duration::ZERO };
         assert!(report(false).passed());
         assert!(!report(true).passed());
         assert!(report(true).render(false).contains("install it (fails the run, because CI=true)\n"));
@@ -170,10 +161,10 @@ Databases
 
     #[test]
     fn exports_survive_a_shell() {
-        let databases = [postgres("postgres://me:it's@here/x"), no_mariadb()];
+        let servers = [postgres("postgres://me:it's@here/x"), no_mariadb()];
         let expected = "export POSTHASTE_TEST_POSTGRES='postgres://me:it'\\''s@here/x'
 export POSTHASTE_TEST_MISSING=mysql
 ";
-        assert_eq!(exports(&databases), expected);
+        assert_eq!(exports(&servers), expected);
     }
 }

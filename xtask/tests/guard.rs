@@ -62,7 +62,8 @@ fn the_last_command_runs_when_the_input_closes_and_not_before() {
 fn a_server_is_stopped_and_its_folder_deleted() {
     let folder = folder("server");
     let script = stand_in(&folder);
-    let mut guard = guard(&["server", "TERM", folder.to_str().unwrap(), "true", "--", "sh", "-c", &script]);
+    let place = folder.to_str().unwrap();
+    let mut guard = guard(&["server", "TERM", place, "true", "--", "sh", "-c", &script, "--", "true"]);
     wait_until("the server runs", || folder.join("number").exists());
     let number = std::fs::read_to_string(folder.join("number")).unwrap();
     assert!(is_alive(number.trim()));
@@ -84,6 +85,8 @@ fn a_server_that_does_not_start_is_reported_with_its_last_words() {
         "sh",
         "-c",
         "echo no room on the disk; exit 3",
+        "--",
+        "true",
     ]);
     // Kept open until the guard gives up by itself; a closed pipe would tell it to stop before it began.
     let owner = guard.stdin.take();

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use self::handle::{Phase, Running, Why};
 use self::hot::Fresh;
@@ -31,11 +31,12 @@ use self::prefetch::Prefetch;
 use self::queue::{Queue, Waiting};
 use self::renew::{Held, Stage};
 use self::settle::Gathered;
+use crate::commons::Load;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::HandlerResult;
 use crate::id::Lease;
 use crate::message::Message;
-use crate::metrics::{self, count_with, gauge, gauge_with};
+use crate::metrics::{self, gauge, gauge_with};
 use crate::outbox::Inner;
 use crate::outcome::Settled;
 use crate::poll::Poll;
@@ -90,6 +91,11 @@ pub(crate) struct Dispatcher<S> {
     prefetch: Prefetch,
     last_full_claim: Option<Instant>,
     claiming: bool,
+    /// Whether it waits for its turn to look, or for its turn to start a handler, among other outboxes.
+    asked_to_look: bool,
+    is_in_line: bool,
+    /// What it has told the others that it holds.
+    told_held: (bool, Load),
     /// Whether something became claimable that the claim under way may have missed.
     look_again: bool,
     average_bytes: f64,
@@ -137,23 +143,27 @@ impl<S> std::fmt::Debug for Dispatcher<S> {
 impl<S> Drop for Dispatcher<S> {
     fn drop(&mut self) {
         self.calls.detach_all();
+        self.inner.share.ends();
     }
 }
 
 impl<S: Store> Dispatcher<S> {
     pub(crate) fn new(inner: Arc<Inner<S>>, until: Until) -> Self {
         let now = Instant::now();
-        let settings = &inner.settings;
+        let settings = &inner.plan.settings;
         Self {
             until,
             tally: Tally::default(),
             activity: 0,
             nothing_since: None,
             failure: None,
-            poll: Poll::new(settings.poll_floor, settings.poll_ceiling, now),
+            poll: Poll::of(settings, inner.share.has_others(), now),
             prefetch: Prefetch::new(settings.workers as usize, settings.batch as usize),
             last_full_claim: None,
             claiming: false,
+            asked_to_look: false,
+            is_in_line: false,
+            told_held: (false, Load::default()),
             look_again: false,
             average_bytes: 1024.0,
             queue: Queue::default(),
@@ -202,6 +212,9 @@ impl<S: Store> Dispatcher<S> {
             }
             let now = Instant::now();
             self.on_time(now);
+            if inner.share.must_give_way(now) {
+                self.give_back_waiting();
+            }
             self.start(now);
             self.settle(now);
             self.renew(now);
@@ -215,6 +228,7 @@ impl<S: Store> Dispatcher<S> {
                 self.stop(now);
                 continue;
             }
+            self.tell_held();
             let timer = self.next_timer(now);
             tokio::select! {
                 biased;
@@ -243,6 +257,7 @@ impl<S: Store> Dispatcher<S> {
                     }
                 },
                 () = inner.wake.notified() => self.woken(),
+                () = inner.turn.notified() => {}
                 () = &mut woken => {
                     woken = wakeup();
                     self.woken();
@@ -251,7 +266,11 @@ impl<S: Store> Dispatcher<S> {
             }
         }
         let left = self.held.len();
-        info!(store = %inner.name, delivered = self.tally.delivered, leases = left, "stopped");
+        if inner.share.has_others() {
+            debug!(store = %inner.name, delivered = self.tally.delivered, leases = left, "stopped");
+        } else {
+            info!(store = %inner.name, delivered = self.tally.delivered, leases = left, "stopped");
+        }
         match self.failure.take() {
             Some(error) => Err(error),
             None if left > 0 => Err(Error::new(
@@ -263,9 +282,23 @@ impl<S: Store> Dispatcher<S> {
         }
     }
 
+    /// Tells the others what it holds, if that has changed.
+    fn tell_held(&mut self) {
+        let any = self.claiming || !self.held.is_empty();
+        // The room of hot messages is bounded by their slots.
+        let messages = self.held.len().saturating_sub(self.queue.hot_len());
+        let held = (any, Load { messages, bytes: self.queue.cold_bytes() });
+        if self.told_held != held {
+            self.told_held = held;
+            self.inner.share.holds(any, held.1);
+        }
+    }
+
     fn woken(&mut self) {
         let now = Instant::now();
         if self.inner.at_once.swap(false, Ordering::AcqRel) {
+            // Whoever says so may have given the store another way to its database: what could not be settled may be now.
+            self.settle_at = self.settle_at.map(|at| at.min(now));
             self.look_at_once(now);
         } else {
             self.poll.woken(now);
@@ -301,17 +334,25 @@ impl<S: Store> Dispatcher<S> {
             }
         }
         if self.next_look_round <= now {
-            self.next_look_round = now + LOOK_ROUND.min(self.inner.settings.lease / 4);
+            self.next_look_round = now + LOOK_ROUND.min(self.inner.plan.settings.lease / 4);
             self.gauges();
             self.expired(now);
         }
     }
 
     fn next_timer(&self, now: Instant) -> Option<Instant> {
-        let poll = self.wanted(now).map(|_| self.poll.next());
+        // Whoever waits for a turn is woken for it.
+        // Nor does anybody look again who is only waiting for the end.
+        let is_looking = !self.asked_to_look
+            && (self.until() == Until::ShutDown || self.nothing_since != Some(self.activity));
+        let poll = self.wanted(now).filter(|_| is_looking).map(|_| self.poll.next());
+        // Whoever has given way for that long has said so, and is woken when the suspect is over.
+        let way = self.inner.share.gives_way_until().filter(|until| *until > now);
         let renew = (!self.held.is_empty() && !self.renewing).then_some(self.renew_at);
-        let clearing =
-            self.clearing_since.map(|since| since + self.inner.settings.lease).filter(|until| *until > now);
+        let clearing = self
+            .clearing_since
+            .map(|since| since + self.inner.plan.settings.lease)
+            .filter(|until| *until > now);
         let alone = self.alone_until.filter(|until| *until > now);
         let grace = self.grace_ends.map(|end| if end > now { end } else { end + 2 * LAST_GRACE });
         let look_round = (!self.running.is_empty()).then_some(self.next_look_round);
@@ -320,15 +361,24 @@ impl<S: Store> Dispatcher<S> {
             .settle_at
             .max(self.next_settlement())
             .filter(|_| !self.settling && !self.gathered.is_empty());
-        [poll, renew, clearing, alone, grace, look_round, self.next_deadline, settle]
+        [poll, way, renew, clearing, alone, grace, look_round, self.next_deadline, settle]
             .into_iter()
             .flatten()
             .min()
     }
 
     fn stop(&mut self, now: Instant) {
-        info!(store = %self.inner.name, running = self.running.len(), "shutting down");
-        self.grace_ends = Some(now + self.inner.settings.shutdown_grace);
+        if self.inner.share.has_others() {
+            debug!(store = %self.inner.name, running = self.running.len(), "shutting down");
+        } else {
+            info!(store = %self.inner.name, running = self.running.len(), "shutting down");
+        }
+        self.grace_ends = Some(now + self.inner.plan.settings.shutdown_grace);
+        self.give_back_waiting();
+    }
+
+    /// Lets others have what has not been started.
+    fn give_back_waiting(&mut self) {
         let waiting: Vec<Waiting> = self.queue.drain().into_iter().chain(self.stale.drain(..)).collect();
         for waiting in waiting {
             self.release(waiting.message);
@@ -346,9 +396,13 @@ impl<S: Store> Dispatcher<S> {
             Some(end) => (quiet && !hot_open) || now >= end + 2 * LAST_GRACE,
             None => {
                 let nothing = self.nothing_since == Some(self.activity);
-                self.failure.is_some() || (self.until == Until::Idle && nothing && quiet)
+                self.failure.is_some() || (self.until() == Until::Idle && nothing && quiet)
             }
         }
+    }
+
+    fn until(&self) -> Until {
+        if self.inner.draining.load(Ordering::Acquire) { Until::Idle } else { self.until }
     }
 
     fn is_stopping(&self) -> bool {
@@ -360,6 +414,7 @@ impl<S: Store> Dispatcher<S> {
             // A store's panics are caught: this is one of our own. What was to be settled comes again.
             self.held.retain(|_, held| held.stage != Stage::Settling);
             (self.claiming, self.settling, self.renewing) = (false, false, false);
+            self.inner.share.looked(None);
             self.poll.failed(Instant::now(), fastrand::f64());
             error!(store = %self.inner.name, "a call to the store panicked");
             return;
@@ -368,11 +423,15 @@ impl<S: Store> Dispatcher<S> {
             Reply::Claimed { limit, asked, activity, outcome } => {
                 self.claiming = false;
                 match outcome {
-                    Ok(messages) => self.claimed(limit, asked, activity, messages),
+                    Ok(messages) => {
+                        self.inner.is_up();
+                        self.claimed(limit, asked, activity, messages);
+                    }
                     Err(error) => {
+                        self.inner.share.looked(None);
                         self.told("claim", &error);
                         self.poll.failed(Instant::now(), fastrand::f64());
-                        if self.until == Until::Idle {
+                        if self.until() == Until::Idle {
                             self.failure = Some(error);
                         }
                     }
@@ -394,7 +453,7 @@ impl<S: Store> Dispatcher<S> {
                     Ok(answers) => self.renewed(&leases, asked, &answers),
                     Err(error) => {
                         self.told("renew", &error);
-                        let pause = (self.inner.settings.lease / 10).min(Duration::from_secs(1));
+                        let pause = (self.inner.plan.settings.lease / 10).min(Duration::from_secs(1));
                         self.renew_at = Instant::now() + pause;
                     }
                 }
@@ -403,13 +462,12 @@ impl<S: Store> Dispatcher<S> {
     }
 
     fn told(&self, operation: &'static str, failed: &Error) {
-        error!(operation, store = %self.inner.name, error = ?failed, "a call to the store failed");
-        count_with(metrics::ERRORS, "operation", operation, 1);
+        self.inner.failed(operation, failed);
     }
 
     fn gauges(&self) {
-        gauge_with(metrics::QUEUE_DEPTH, "queue", "hot", self.queue.hot_len() as u64);
-        gauge_with(metrics::QUEUE_DEPTH, "queue", "cold", self.queue.cold_len() as u64);
-        gauge(metrics::RUNNING, self.running.len() as u64);
+        gauge_with(metrics::QUEUE_DEPTH, &self.inner.name, "queue", "hot", self.queue.hot_len() as u64);
+        gauge_with(metrics::QUEUE_DEPTH, &self.inner.name, "queue", "cold", self.queue.cold_len() as u64);
+        gauge(metrics::RUNNING, &self.inner.name, self.running.len() as u64);
     }
 }

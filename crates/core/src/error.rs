@@ -29,7 +29,7 @@ pub enum ErrorKind {
     SchemaTooNew,
     /// The database refused for lack of a privilege, or refused the login.
     Permission,
-    /// The database could not be reached, or the connection was lost.
+    /// The database, or the broker, could not be reached, or the connection was lost.
     Unavailable,
     /// The database is there but busy: a lock, a pool or a statement time-out ran out.
     Busy,
@@ -62,7 +62,7 @@ impl fmt::Display for ErrorKind {
             Self::SchemaMissing => "schema missing",
             Self::SchemaTooNew => "schema too new",
             Self::Permission => "permission denied",
-            Self::Unavailable => "database unavailable",
+            Self::Unavailable => "unavailable",
             Self::Busy => "database busy",
             Self::Conflict => "transaction conflict",
             Self::Full => "database full",

@@ -18,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::event::Event;
 use crate::message::Message;
+use crate::outbox::{Home, Outbox};
 use crate::outcome::{Failure, FailureClass};
+use crate::store::Store;
 
 /// What a handler answers: done, or why not.
 pub type HandlerResult = Result<(), HandlerError>;
@@ -76,6 +78,13 @@ impl HandlerError {
     /// Something that others need, too, is down: again later, at no cost, for as long as the outbox's `outage_limit`.
     pub fn infrastructure(why: impl fmt::Display) -> Self {
         Self(Answer::Retry { failure: Failure::infrastructure(why), after: None })
+    }
+
+    /// It panicked: a failed attempt.
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::from(format!("the handler panicked: {}", text.unwrap_or("no text")))
     }
 
     /// The same with a failure of any class: dead at once for those that cannot succeed.
@@ -151,12 +160,46 @@ pub struct Arrival {
     pub(crate) message: Arc<Message>,
     pub(crate) states: Arc<States>,
     pub(crate) cancel: CancellationToken,
+    /// The outbox that it came from.
+    pub(crate) home: Arc<dyn Home>,
 }
 
 impl Arrival {
     /// The message.
     pub fn message(&self) -> &Message {
         &self.message
+    }
+}
+
+/// The outbox that a message came from: an argument of handlers, for those who serve many databases, or who publish more.
+///
+/// ```
+/// use posthaste_core::{HandlerError, HandlerResult, MemoryStore, Message, NewMessage, Origin};
+///
+/// async fn forward(message: Message, origin: Origin) -> HandlerResult {
+///     let outbox = origin.outbox::<MemoryStore>()?;             // the one that the message is in
+///     outbox.enqueue(NewMessage::bytes("order.noted", message.payload)).await?;
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Origin(Arc<dyn Home>);
+
+impl Origin {
+    /// What the store is called: the tenant's key, if it is one of many.
+    pub fn store(&self) -> &str {
+        self.0.name()
+    }
+
+    /// The outbox, if its store is of this type.
+    pub fn outbox<S: Store>(&self) -> crate::error::Result<Outbox<S>> {
+        Outbox::of_home(&self.0)
+    }
+}
+
+impl Extract for Origin {
+    fn extract(arrival: &Arrival) -> Result<Self, HandlerError> {
+        Ok(Self(Arc::clone(&arrival.home)))
     }
 }
 
@@ -177,7 +220,7 @@ impl Need {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a handler",
     note = "arguments are `Delivery<E>` of a type that implements `Deserialize`, `Message`, `Arc<Message>`, `Shared<T>`, \
-            `Cancellation`, or a type of yours with `Extract`"
+            `Cancellation`, `Origin`, or a type of yours with `Extract`"
 )]
 pub trait Extract: Sized + Send {
     /// Takes it out of a delivery. An error is the handler's answer.
@@ -331,7 +374,7 @@ pub type Answering = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
     message = "`{Self}` is no handler",
     note = "a handler is an async function of one to four arguments that returns `HandlerResult`, or a `Result<(), E>`",
     note = "its arguments are `Delivery<E>` of a type that implements `Deserialize`, `Message`, `Arc<Message>`, `Shared<T>`, \
-            `Cancellation`, or a type of yours with `Extract`; none of them is a reference"
+            `Cancellation`, `Origin`, or a type of yours with `Extract`; none of them is a reference"
 )]
 /// Whatever can handle a message: async functions and closures of up to four [`Extract`] arguments, with any error.
 pub trait Handler<Args>: Send + Sync + 'static {

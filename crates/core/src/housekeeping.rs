@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
+use crate::alert::{Alert, figures};
 use crate::clock::{Clock as _, SystemClock};
 use crate::dispatch::call::unpanicked;
 use crate::error::Result;
@@ -19,6 +20,7 @@ use crate::outcome::State;
 use crate::schedule::{Next, Schedule};
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
+use crate::store::admin::Stats;
 use crate::store::{MAX_PRUNE_BATCH, Retention, StoreAdmin, Turn};
 
 /// How many messages one statement of housekeeping changes.
@@ -61,7 +63,7 @@ struct Due {
 pub(crate) async fn run<S: StoreAdmin>(inner: Arc<Inner<S>>, shutdown: Shutdown) {
     let mut due: Vec<Due> =
         Job::ALL.into_iter().filter_map(|job| first(job, schedule(&inner, job))).collect();
-    let mut reminded = HashMap::new();
+    let mut memory = Memory::default();
     loop {
         let Some(next) = due.iter_mut().min_by_key(|due| due.at) else {
             shutdown.begun().await;
@@ -73,9 +75,11 @@ pub(crate) async fn run<S: StoreAdmin>(inner: Arc<Inner<S>>, shutdown: Shutdown)
             () = sleep_until(next.at) => {}
         }
         let Due { job, turn, .. } = *next;
-        if let Err(failed) = unpanicked(work(&inner, job, turn, &mut reminded)).await {
+        if inner.share.has_others() && inner.health.trouble().is_some() {
+            // Of many stores, one that is down costs nothing but the attempts to claim.
+        } else if let Err(failed) = unpanicked(work(&inner, job, turn, &mut memory)).await {
             error!(job = job.name(), store = %inner.name, error = ?failed, "a job of housekeeping failed");
-            count_with(metrics::ERRORS, "operation", job.name(), 1);
+            count_with(metrics::ERRORS, &inner.name, "operation", job.name(), 1);
         }
         match following(job, schedule(&inner, job)) {
             Some(following) => *next = following,
@@ -85,7 +89,7 @@ pub(crate) async fn run<S: StoreAdmin>(inner: Arc<Inner<S>>, shutdown: Shutdown)
 }
 
 fn schedule<S>(inner: &Inner<S>, job: Job) -> &Schedule {
-    let settings = &inner.settings;
+    let settings = &inner.plan.settings;
     match job {
         Job::Reap => &settings.reap,
         Job::Expire => &settings.expire,
@@ -106,14 +110,20 @@ fn first(job: Job, schedule: &Schedule) -> Option<Due> {
 }
 
 fn following(job: Job, schedule: &Schedule) -> Option<Due> {
-    let now = SystemClock.now();
-    let (wait, turn) = match schedule.next(now) {
-        Next::Never => return None,
-        // A little less than the interval, or a process that asks at the same pace would always come too early.
-        Next::After(every) => (every, Turn::Every(every.mul_f64(0.9))),
-        Next::At(time) => (until(time, now), Turn::At(time)),
-    };
+    let (wait, turn) = next_turn(schedule)?;
     Some(Due { job, at: Instant::now() + wait, turn })
+}
+
+/// How long until a schedule's next turn, and which turn to ask for then; none if it is off.
+pub(crate) fn next_turn(schedule: &Schedule) -> Option<(Duration, Turn)> {
+    let now = SystemClock.now();
+    match schedule.next(now) {
+        Next::Never => None,
+        // A little less than the interval, or a process that asks at the same pace would always come too early.
+        // And never without any pause at all.
+        Next::After(every) => Some((every.max(Duration::from_millis(1)), Turn::Every(every.mul_f64(0.9)))),
+        Next::At(time) => Some((until(time, now), Turn::At(time))),
+    }
 }
 
 /// This machine's clock only proposes; a second more, in case the database's is behind.
@@ -121,16 +131,11 @@ fn until(time: SystemTime, now: SystemTime) -> Duration {
     time.duration_since(now).unwrap_or_default() + Duration::from_secs(1)
 }
 
-async fn work<S: StoreAdmin>(
-    inner: &Arc<Inner<S>>,
-    job: Job,
-    turn: Turn,
-    reminded: &mut HashMap<String, Instant>,
-) -> Result<()> {
+async fn work<S: StoreAdmin>(inner: &Arc<Inner<S>>, job: Job, turn: Turn, memory: &mut Memory) -> Result<()> {
     if job == Job::Stats {
-        return measure(inner, reminded).await;
+        return measure(inner, memory).await;
     }
-    if !inner.store.turn(job.name(), turn).await? {
+    if !inner.call(inner.store.turn(job.name(), turn)).await? {
         return Ok(());
     }
     if job == Job::Reap {
@@ -140,8 +145,11 @@ async fn work<S: StoreAdmin>(
     loop {
         let (limit, batch) = match job {
             Job::Expire => (BATCH, expire(inner).await?),
-            Job::Park => (BATCH, inner.store.park(BATCH).await?),
-            _ => (MAX_PRUNE_BATCH, inner.store.prune(&retention(&inner.settings), MAX_PRUNE_BATCH).await?),
+            Job::Park => (BATCH, inner.call(inner.store.park(BATCH)).await?),
+            _ => (
+                MAX_PRUNE_BATCH,
+                inner.call(inner.store.prune(&retention(&inner.plan.settings), MAX_PRUNE_BATCH)).await?,
+            ),
         };
         changed += batch;
         if batch < u64::from(limit) {
@@ -157,7 +165,7 @@ async fn work<S: StoreAdmin>(
 
 /// Answers how many messages, or joins if those are more, a batch has given up: there may be more of both.
 async fn expire<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<u64> {
-    let expired = inner.store.expire(BATCH).await?;
+    let expired = inner.call(inner.store.expire(BATCH)).await?;
     inner.joins_ended(&expired.joins);
     Ok(expired.messages.max(expired.joins.len() as u64))
 }
@@ -165,7 +173,8 @@ async fn expire<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<u64> {
 async fn prune_joins<S: StoreAdmin>(inner: &Inner<S>) -> Result<()> {
     let mut removed = 0;
     loop {
-        let batch = inner.store.prune_joins(inner.settings.keep_joins_for, MAX_PRUNE_BATCH).await?;
+        let batch =
+            inner.call(inner.store.prune_joins(inner.plan.settings.keep_joins_for, MAX_PRUNE_BATCH)).await?;
         removed += batch;
         if batch < u64::from(MAX_PRUNE_BATCH) {
             if removed > 0 {
@@ -194,11 +203,11 @@ fn tell<S>(inner: &Inner<S>, job: Job, changed: u64) {
 
 async fn reap<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<()> {
     loop {
-        let reaped = inner.store.reap(BATCH).await?;
+        let reaped = inner.call(inner.store.reap(BATCH)).await?;
         let total = reaped.ready + reaped.dead;
         inner.joins_ended(&reaped.joins);
-        count_with(metrics::REAPED, "state", "ready", reaped.ready);
-        count_with(metrics::REAPED, "state", "dead", reaped.dead);
+        count_with(metrics::REAPED, &inner.name, "state", "ready", reaped.ready);
+        count_with(metrics::REAPED, &inner.name, "state", "dead", reaped.dead);
         if total > 0 {
             info!(store = %inner.name, ready = reaped.ready, dead = reaped.dead, "reaped");
             inner.wake.notify_one();
@@ -212,9 +221,31 @@ async fn reap<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<()> {
     }
 }
 
+/// What is remembered from one measurement to the next.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The topics that wait for a handler, and when the log last said so.
+    reminded: HashMap<String, Instant>,
+    /// The figures that were above their thresholds.
+    raised: HashSet<&'static str>,
+}
+
+/// Says which figures have risen above their thresholds, and which have fallen.
+fn alert<S>(inner: &Inner<S>, stats: &Stats, raised: &mut HashSet<&'static str>) {
+    for Alert { name, value, threshold } in figures(&inner.plan.settings, stats, inner.latency.take()) {
+        let is_raised = value > threshold;
+        gauge_with(metrics::ALERT, &inner.name, "alert", name, u64::from(is_raised));
+        if is_raised && raised.insert(name) {
+            warn!(store = %inner.name, alert = name, value, threshold, "a figure is above its threshold");
+        } else if !is_raised && raised.remove(name) {
+            info!(store = %inner.name, alert = name, value, threshold, "a figure is below its threshold again");
+        }
+    }
+}
+
 /// Measures the queue, and says which topics wait for a handler that is not here.
-async fn measure<S: StoreAdmin>(inner: &Inner<S>, reminded: &mut HashMap<String, Instant>) -> Result<()> {
-    let stats = inner.store.stats().await?;
+async fn measure<S: StoreAdmin>(inner: &Inner<S>, memory: &mut Memory) -> Result<()> {
+    let stats = inner.call(inner.store.stats()).await?;
     for (state, count) in [
         ("ready", stats.ready),
         ("scheduled", stats.scheduled),
@@ -222,17 +253,18 @@ async fn measure<S: StoreAdmin>(inner: &Inner<S>, reminded: &mut HashMap<String,
         ("leased", stats.leased),
         ("dead", stats.dead),
     ] {
-        gauge_with(metrics::MESSAGES, "state", state, count.value);
+        gauge_with(metrics::MESSAGES, &inner.name, "state", state, count.value);
     }
-    gauge(metrics::OLDEST_SECONDS, stats.oldest_ready.unwrap_or_default().as_secs());
-    let now = Instant::now();
+    gauge(metrics::OLDEST_SECONDS, &inner.name, stats.oldest_ready.unwrap_or_default().as_secs());
+    alert(inner, &stats, &mut memory.raised);
+    let (now, reminded) = (Instant::now(), &mut memory.reminded);
     let unhandled = stats
         .topics
         .iter()
-        .filter(|count| count.state == State::Ready && !inner.registry.handles(&count.topic));
+        .filter(|count| count.state == State::Ready && !inner.plan.registry.handles(&count.topic));
     let mut waiting = HashSet::new();
     for topic in unhandled {
-        gauge_with(metrics::UNHANDLED, "topic", &topic.topic, topic.count.value);
+        gauge_with(metrics::UNHANDLED, &inner.name, "topic", &topic.topic, topic.count.value);
         waiting.insert(topic.topic.as_str());
         if reminded.get(&topic.topic).is_none_or(|last| *last + REMIND_AFTER <= now) {
             warn!(
@@ -244,7 +276,7 @@ async fn measure<S: StoreAdmin>(inner: &Inner<S>, reminded: &mut HashMap<String,
     }
     // Somebody has taken these: a gauge keeps its last value, and would alert for ever.
     for topic in reminded.keys().filter(|topic| !waiting.contains(topic.as_str())) {
-        gauge_with(metrics::UNHANDLED, "topic", topic, 0);
+        gauge_with(metrics::UNHANDLED, &inner.name, "topic", topic, 0);
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -82,6 +83,29 @@ uuid_id! {
     ///
     /// New ids are UUIDs of version 7: ordered by time, and monotonic within one process.
     MessageId, "message"
+}
+
+impl MessageId {
+    /// An id that follows from these facts: a UUID of version 8.
+    pub(crate) fn derived(what: &[u8], facts: &[&[u8]]) -> Self {
+        let hash = facts.iter().fold(Sha256::new().chain_update(what), |hash, fact| hash.chain_update(fact));
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    /// The id that a foreign text stands for: itself if it is a UUID, else one that follows from it, the same every time.
+    ///
+    /// ```
+    /// use posthaste_core::MessageId;
+    ///
+    /// let id = MessageId::new();
+    /// assert_eq!(MessageId::of_text(&id.to_string()), id);
+    /// assert_eq!(MessageId::of_text("order-42"), MessageId::of_text("order-42"));
+    /// ```
+    pub fn of_text(text: &str) -> Self {
+        text.parse().unwrap_or_else(|_| Self::derived(b"posthaste foreign id", &[text.as_bytes()]))
+    }
 }
 
 uuid_id! {

@@ -3,13 +3,17 @@
 //! No database and no broker is in this crate's dependency tree. Most programs use the `posthaste` crate, which brings
 //! this one and the stores together.
 
+mod alert;
 mod clock;
+mod commons;
 mod dispatch;
+mod encryption;
 mod error;
 mod event;
 mod handler;
 mod housekeeping;
 mod id;
+mod inbox;
 mod join;
 mod message;
 mod metrics;
@@ -23,21 +27,28 @@ mod retry;
 mod schedule;
 mod settings;
 mod shutdown;
+mod sink;
 pub mod store;
+mod tenants;
 mod text;
 mod topic;
 mod trace;
 
 pub use bytes::Bytes;
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use commons::selection::{DrainFirst, Fair, Place, RoundRobin, Selection};
 pub use dispatch::Tally;
+pub use encryption::{CannotOpen, Cipher, ENCRYPTION_HEADER, Sealed};
+#[cfg(feature = "encryption")]
+pub use encryption::{Key, Keyring};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, IntoMessage};
 pub use handler::{
     Answering, Arrival, Cancellation, Delivery, Extract, Handler, HandlerError, HandlerResult, Need, OfEvent,
-    Shared, handled,
+    Origin, Shared, handled,
 };
 pub use id::{Lease, MessageId, WorkItemId, WorkerId};
+pub use inbox::{Consume, ConsumeFn, Consumer, Disposal, Inbox, MAX_CONSUMER_BYTES, Received, Tries};
 pub use join::{
     Attached, DEFAULT_WAIT_TOPIC, EndedJoin, Join, JoinBuilder, JoinId, JoinStatus, JoinWait, Look,
     MAX_METADATA_BYTES, NewJoin, Reported, StartedJoin, Step, StepEnd, StepStatus, join_is_over, not_a_step,
@@ -58,15 +69,21 @@ pub use retry::{DEFAULT_MAX_ATTEMPTS, Delays, ExponentialBackoff, FixedDelay, Re
 pub use schedule::Schedule;
 pub use settings::{SettingInfo, Settings};
 pub use shutdown::{Shutdown, shutdown_signal};
+pub use sink::{Batch, Guarded, LogSink, NullSink, Sink, SinkError, SinkOptions, Verdict};
 pub use store::admin::{
     Change, Count, Cursor, Filter, HistoryEntry, JoinFilter, JoinListing, Listing, Record, Stats,
     StepListing, StoreAdmin, TopicCount,
 };
+pub use store::inbox::{InboxEntry, InboxRecord, InboxStore, Once};
 pub use store::join::JoinStore;
 pub use store::memory::{MemoryStore, MemoryTransaction};
 pub use store::{
     Birth, ClaimRequest, Expired, Reaped, Retention, SettledBatch, Store, TransactionalStore, Transactions,
     Turn,
+};
+pub use tenants::{
+    Changes, Discovery, Inboxes, Source, Tenant, TenantInfo, TenantKey, TenantSet, TenantState, Tenants,
+    TenantsBuilder, TenantsStats,
 };
 pub use topic::{Topic, Topics};
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};

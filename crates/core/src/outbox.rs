@@ -4,29 +4,38 @@
 //! Nothing here writes SQL or knows a database; it checks, adds what the outbox is configured for, and calls the store.
 
 mod builder;
+mod health;
 mod joins;
 mod pulse;
 mod transaction;
 
+use std::any::Any;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tracing::{Instrument as _, info};
+use tracing::{Instrument as _, debug, error, info};
 
+pub(crate) use self::builder::Finished;
 pub use self::builder::{OutboxBuilder, Policy};
-use self::pulse::Pulse;
+pub(crate) use self::health::{Health, Trouble};
+pub(crate) use self::pulse::Pulse;
 pub use self::transaction::OutboxTransaction;
+use crate::alert::Latency;
+use crate::commons::Share;
+use crate::dispatch::call::unpanicked;
 use crate::dispatch::hot::Door;
 use crate::dispatch::verdict::{self, Ended, Rules};
 use crate::dispatch::{Dispatcher, Tally, Until};
+use crate::encryption::{self, Cipher};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::IntoMessage;
-use crate::handler::{Answer, HandlerError, States};
+use crate::handler::{Answer, Answering, HandlerError, States};
 use crate::housekeeping;
 use crate::id::{Lease, WorkerId};
-use crate::join::EndedJoin;
+use crate::join::{EndedJoin, wait};
 use crate::message::{Enqueued, Message, NewMessage, When};
 use crate::metrics::{self, count_with};
 use crate::order::OrderPolicy;
@@ -79,7 +88,7 @@ const NUDGE_AFTER: Duration = Duration::from_millis(20);
 /// ```
 #[derive(Debug)]
 pub struct Outbox<S> {
-    inner: Arc<Inner<S>>,
+    pub(crate) inner: Arc<Inner<S>>,
 }
 
 impl<S> Clone for Outbox<S> {
@@ -92,26 +101,163 @@ impl<S> Clone for Outbox<S> {
 #[derive(Debug)]
 pub(crate) struct Inner<S> {
     pub(crate) store: S,
+    /// What the store is called, in every line of the log and in every metric.
     pub(crate) name: Arc<str>,
     pub(crate) worker: WorkerId,
-    pub(crate) settings: Settings,
-    pub(crate) registry: Registry,
-    pub(crate) states: Arc<States>,
+    pub(crate) plan: Arc<Plan>,
+    /// What it has of what the tenants of a process share.
+    pub(crate) share: Share,
     pub(crate) door: Door,
     pub(crate) wake: Notify,
+    /// Wakes the dispatcher because it may be its turn, among the others.
+    pub(crate) turn: Notify,
     /// Whether the next wake-up is about something that is certainly there.
     pub(crate) at_once: AtomicBool,
-    rules: Rules,
-    rules_by_topic: Vec<(Topics, Rules)>,
-    order: Vec<(Topics, OrderPolicy)>,
+    /// Whether it is to end as soon as nothing is left that is due.
+    pub(crate) draining: AtomicBool,
+    pub(crate) latency: Latency,
+    pub(crate) health: Health,
     nudging: AtomicBool,
 }
 
+/// What an outbox was configured to do; the same for all tenants.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) settings: Settings,
+    pub(crate) registry: Registry,
+    pub(crate) states: Arc<States>,
+    cipher: Option<Arc<dyn Cipher>>,
+    rules: Rules,
+    rules_by_topic: Vec<(Topics, Rules)>,
+    order: Vec<(Topics, OrderPolicy)>,
+}
+
+/// An outbox whose store's type has been forgotten.
+pub(crate) trait Home: std::fmt::Debug + Send + Sync {
+    fn name(&self) -> &Arc<str>;
+    /// Handles a message that waits for a join.
+    fn wait(self: Arc<Self>, message: Arc<Message>) -> Answering;
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+    /// What its store's type is called.
+    fn type_name(&self) -> &'static str;
+    /// Says that it may be its turn.
+    fn wake(&self);
+    /// Makes it look at its store at once.
+    fn stir(&self);
+    /// Closes the connections that nobody uses.
+    fn rest(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+impl<S: Store> Home for Inner<S> {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn wait(self: Arc<Self>, message: Arc<Message>) -> Answering {
+        Box::pin(wait::handle(self, message))
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<S>()
+    }
+
+    fn wake(&self) {
+        self.turn.notify_one();
+    }
+
+    fn stir(&self) {
+        self.look_at_once();
+    }
+
+    fn rest(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move { self.store.rest().await })
+    }
+}
+
 impl<S> Inner<S> {
+    pub(crate) fn new(store: S, name: Arc<str>, worker: WorkerId, plan: Arc<Plan>, share: Share) -> Self {
+        let door = share.door(&plan.settings);
+        Self {
+            store,
+            name,
+            worker,
+            plan,
+            share,
+            door,
+            wake: Notify::new(),
+            turn: Notify::new(),
+            health: Health::default(),
+            at_once: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            latency: Latency::default(),
+            nudging: AtomicBool::new(false),
+        }
+    }
+
+    /// A call to the store, on one of the connections that the tenants of a process share.
+    pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        self.share.call(unpanicked(call)).await.map_err(|error| self.named(error))
+    }
+
+    /// An error that says which of many stores it came from.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        if self.share.has_others() { error.with_context("store", &*self.name) } else { error }
+    }
+
+    /// A call to the store has failed. Of many stores, one that is down says so once, not at every attempt.
+    pub(crate) fn failed(&self, operation: &'static str, failed: &Error) {
+        count_with(metrics::ERRORS, &self.name, "operation", operation, 1);
+        if self.health.failed(failed) || !self.share.has_others() {
+            error!(operation, store = %self.name, error = ?failed, "a call to the store failed");
+        } else {
+            debug!(operation, store = %self.name, error = ?failed, "a call to the store failed again");
+        }
+    }
+
+    /// A claim has succeeded.
+    pub(crate) fn is_up(&self) {
+        if let Some(down) = self.health.recovered()
+            && self.share.has_others()
+        {
+            info!(store = %self.name, ?down, "the store is back");
+        }
+    }
+
+    /// One that beats for this outbox; that of many outboxes beats for all of them.
+    fn pulse(&self) -> Option<Pulse> {
+        if self.share.has_others() { None } else { Pulse::start(self.plan.settings.lease) }
+    }
+
+    /// A sink can be sent to again: what waited for it may be claimed at once. Answers true: the outbox is still there.
+    pub(crate) fn look_at_once(&self) -> bool {
+        self.at_once.store(true, Ordering::Release);
+        self.wake.notify_one();
+        true
+    }
+
+    /// Encrypts a message that is about to be stored, if that is to be.
+    pub(crate) fn seal(&self, message: &mut NewMessage) -> Result<()> {
+        self.plan.cipher.as_ref().map_or(Ok(()), |cipher| encryption::seal(&**cipher, message))
+    }
+
+    /// Decrypts a message for its handlers, or says what is to become of it.
+    pub(crate) fn open(&self, message: &Arc<Message>) -> Result<Arc<Message>, Failure> {
+        if self.plan.cipher.is_none() && !encryption::is_sealed(message) {
+            return Ok(Arc::clone(message));
+        }
+        let mut open = Message::clone(message);
+        encryption::open(self.plan.cipher.as_deref(), &mut open)?;
+        Ok(Arc::new(open))
+    }
+
     /// What is decided by this topic.
     pub(crate) fn rules_of(&self, topic: &str) -> &Rules {
-        let own = self.rules_by_topic.iter().find(|(topics, _)| topics.contains(topic));
-        own.map_or(&self.rules, |(_, rules)| rules)
+        let own = self.plan.rules_by_topic.iter().find(|(topics, _)| topics.contains(topic));
+        own.map_or(&self.plan.rules, |(_, rules)| rules)
     }
 }
 
@@ -120,7 +266,7 @@ impl<S: Store> Inner<S> {
     pub(crate) fn stir_now(self: &Arc<Self>, message: &NewMessage) {
         if message.due() == When::Now {
             self.at_once.store(true, Ordering::Release);
-            self.stir([self.registry.handles(message.topic())]);
+            self.stir([self.plan.registry.handles(message.topic())]);
         }
     }
 
@@ -151,10 +297,10 @@ impl<S: Store> Inner<S> {
 
     fn go_on(self: &Arc<Self>, joins: &[EndedJoin]) {
         for join in joins {
-            count_with(metrics::JOINS_ENDED, "status", join.status.as_str(), 1);
+            count_with(metrics::JOINS_ENDED, &self.name, "status", join.status.as_str(), 1);
         }
         if !joins.is_empty() {
-            self.stir([self.registry.handles(&self.settings.join_wait_topic)]);
+            self.stir([self.plan.registry.handles(&self.plan.settings.join_wait_topic)]);
         }
     }
 
@@ -169,7 +315,7 @@ impl<S: Store> Inner<S> {
         if here {
             self.wake.notify_one();
         }
-        if !elsewhere || !self.settings.notify || self.nudging.swap(true, Ordering::AcqRel) {
+        if !elsewhere || !self.plan.settings.notify || self.nudging.swap(true, Ordering::AcqRel) {
             return;
         }
         let inner = Arc::clone(self);
@@ -177,7 +323,7 @@ impl<S: Store> Inner<S> {
             tokio::time::sleep(NUDGE_AFTER).await;
             inner.nudging.store(false, Ordering::Release);
             // A hint that is lost costs time, not messages: others poll.
-            if let Err(error) = inner.store.nudge().await {
+            if let Err(error) = inner.call(inner.store.nudge()).await {
                 tracing::debug!(store = %inner.name, error = ?error, "other processes could not be told");
             }
         });
@@ -190,6 +336,18 @@ impl<S: Store> Outbox<S> {
         OutboxBuilder::new(store)
     }
 
+    /// The outbox behind a home, if its store is of this type.
+    pub(crate) fn of_home(home: &Arc<dyn Home>) -> Result<Self> {
+        match Arc::clone(home).as_any().downcast() {
+            Ok(inner) => Ok(Self { inner }),
+            Err(_) => Err(Error::new(ErrorKind::InvalidInput, "the store is of another type")
+                .with_context("store", &**home.name())
+                .with_context("type", home.type_name())
+                .with_context("asked_for", std::any::type_name::<S>())
+                .with_remedy("ask for an outbox over the type of store that it is")),
+        }
+    }
+
     /// The store.
     pub fn store(&self) -> &S {
         &self.inner.store
@@ -197,7 +355,7 @@ impl<S: Store> Outbox<S> {
 
     /// The settings.
     pub fn settings(&self) -> &Settings {
-        &self.inner.settings
+        &self.inner.plan.settings
     }
 
     /// Under which name this outbox holds leases.
@@ -224,15 +382,39 @@ impl<S: Store> Outbox<S> {
     }
 
     async fn enqueue_prepared(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
-        let enqueued = self.inner.store.enqueue(messages).await?;
+        let enqueued = self.inner.store.enqueue(messages).await.map_err(|error| self.inner.named(error))?;
         self.published(messages);
         self.stir(messages);
         Ok(enqueued)
     }
 
     /// Takes messages that can start now. See [`Store::claim`].
+    ///
+    /// Encrypted ones are decrypted. What cannot be is settled, as it would be in a running outbox, and not returned.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>> {
-        self.inner.store.claim(request).await
+        let claimed = self.inner.store.claim(request).await;
+        let mut messages = claimed.map_err(|error| self.inner.named(error))?;
+        let mut closed = Vec::new();
+        messages.retain_mut(|message| match self.decrypt(message) {
+            Ok(()) => true,
+            Err(failure) => {
+                let ended = Ended::Answered(Err(HandlerError::failed(failure)));
+                let rules = self.inner.rules_of(message.topic.as_str());
+                let outcome =
+                    verdict::outcome(message, ended, rules, &self.inner.plan.settings, fastrand::f64());
+                closed.push(Settlement::new(message.lease(), outcome));
+                false
+            }
+        });
+        if !closed.is_empty() {
+            self.settle(&closed).await?;
+        }
+        Ok(messages)
+    }
+
+    /// Decrypts a message that came from the store itself, if it is encrypted, for those who may look at it.
+    pub fn decrypt(&self, message: &mut Message) -> Result<(), Failure> {
+        encryption::open(self.inner.plan.cipher.as_deref(), message)
     }
 
     /// Delivered: they are done, for ever.
@@ -245,7 +427,7 @@ impl<S: Store> Outbox<S> {
     ///
     /// For a delay of your own, or many messages at a time, see [`settle`](Self::settle).
     pub async fn abandon(&self, message: &Message, failure: Failure) -> Result<Settled> {
-        let (rules, settings) = (self.inner.rules_of(message.topic.as_str()), &self.inner.settings);
+        let (rules, settings) = (self.inner.rules_of(message.topic.as_str()), &self.inner.plan.settings);
         let ended = Ended::Answered(Err(HandlerError(Answer::Retry { failure, after: None })));
         let outcome = verdict::outcome(message, ended, rules, settings, fastrand::f64());
         let settled = self.settle_all(&[message.lease()], &outcome).await?;
@@ -269,7 +451,8 @@ impl<S: Store> Outbox<S> {
 
     /// Outcomes of any kind, in one round trip. See [`Store::settle`].
     pub async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        let SettledBatch { settled, joins } = self.inner.store.settle(settlements).await?;
+        let settled = self.inner.store.settle(settlements).await;
+        let SettledBatch { settled, joins } = settled.map_err(|error| self.inner.named(error))?;
         self.inner.joins_ended(&joins);
         Ok(settled)
     }
@@ -311,11 +494,19 @@ impl<S: Store> Outbox<S> {
     }
 
     fn prepare(&self, message: impl IntoMessage) -> Result<NewMessage> {
+        let mut message = self.prepare_plain(message)?;
+        self.inner.seal(&mut message)?;
+        Ok(message)
+    }
+
+    /// The same, not encrypted yet.
+    fn prepare_plain(&self, message: impl IntoMessage) -> Result<NewMessage> {
         let mut message = message.into_message().map_err(|error| error.during("publish"))?;
-        let most = self.inner.settings.max_payload_bytes as usize;
+        let most = self.inner.plan.settings.max_payload_bytes as usize;
         message.check_payload(most).map_err(|error| error.during("publish"))?;
+        encryption::check_headers(message.headers()).map_err(|error| error.during("publish"))?;
         if let Some((_, policy)) =
-            self.inner.order.iter().find(|(topics, _)| topics.contains(message.topic()))
+            self.inner.plan.order.iter().find(|(topics, _)| topics.contains(message.topic()))
         {
             message.set_order(*policy);
         }
@@ -330,7 +521,7 @@ impl<S: Store> Outbox<S> {
     /// Lets those look who can handle what is due at once.
     fn stir(&self, messages: &[NewMessage]) {
         let now = messages.iter().filter(|message| message.due() == When::Now);
-        self.inner.stir(now.map(|message| self.inner.registry.handles(message.topic())));
+        self.inner.stir(now.map(|message| self.inner.plan.registry.handles(message.topic())));
     }
 
     /// Says that messages were written, once per batch, with nothing of their content.
@@ -341,7 +532,7 @@ impl<S: Store> Outbox<S> {
             "enqueued"
         );
         for message in messages {
-            count_with(metrics::ENQUEUED, "topic", message.topic(), 1);
+            count_with(metrics::ENQUEUED, &self.inner.name, "topic", message.topic(), 1);
         }
     }
 }
@@ -359,7 +550,7 @@ impl<S: StoreAdmin> Outbox<S> {
         let inner = Arc::clone(&self.inner);
         let shutdown = shutdown.into();
         async move {
-            if inner.registry.is_empty() {
+            if inner.plan.registry.is_empty() {
                 return Err(Error::new(ErrorKind::Configuration, "the outbox has no handlers")
                     .during("run")
                     .with_remedy("give it some by on() or on_topic(), or do not run it"));
@@ -368,13 +559,15 @@ impl<S: StoreAdmin> Outbox<S> {
                 return Err(Error::new(ErrorKind::Configuration, "this outbox runs already").during("run"));
             };
             let span = tracing::debug_span!("outbox", store = %inner.name, worker = %inner.worker);
-            info!(store = %inner.name, worker = %inner.worker, workers = inner.settings.workers, "running");
+            if !inner.share.has_others() {
+                info!(store = %inner.name, worker = %inner.worker, workers = inner.plan.settings.workers, "running");
+            }
             let dispatcher = Dispatcher::new(Arc::clone(&inner), Until::ShutDown);
             let dispatch = tokio::spawn(dispatcher.run(hot, shutdown.clone()).instrument(span.clone()));
             let housekeeping =
                 tokio::spawn(housekeeping::run(Arc::clone(&inner), shutdown.clone()).instrument(span));
             let _guard = Guard(shutdown.clone(), Arc::clone(&inner));
-            let _pulse = Pulse::start(inner.settings.lease);
+            let _pulse = inner.pulse();
             let ended = dispatch.await;
             shutdown.begin_once();
             if !shutdown.has_ended() {
@@ -411,7 +604,7 @@ impl<S: StoreAdmin> Outbox<S> {
     /// ```
     pub async fn drain(&self) -> Result<Tally> {
         let inner = &self.inner;
-        if inner.registry.is_empty() {
+        if inner.plan.registry.is_empty() {
             return Ok(Tally::default());
         }
         let Some(hot) = inner.door.open() else {
@@ -419,7 +612,7 @@ impl<S: StoreAdmin> Outbox<S> {
         };
         let shutdown = Shutdown::new();
         let _guard = Guard(shutdown.clone(), Arc::clone(inner));
-        let _pulse = Pulse::start(inner.settings.lease);
+        let _pulse = inner.pulse();
         let dispatcher = Dispatcher::new(Arc::clone(inner), Until::Idle);
         match tokio::spawn(dispatcher.run(hot, shutdown)).await {
             Ok(tally) => tally,
@@ -472,7 +665,8 @@ impl<S: TransactionalStore> Outbox<S> {
         connection: &mut S::Connection,
         messages: &[NewMessage],
     ) -> Result<Vec<Enqueued>> {
-        let enqueued = self.inner.store.insert(connection, messages, Birth::Ready).await?;
+        let enqueued = self.inner.store.insert(connection, messages, Birth::Ready).await;
+        let enqueued = enqueued.map_err(|error| self.inner.named(error))?;
         self.published(messages);
         // The commit is yours, and comes some time from now: looking starts soon, and is repeated.
         self.stir(messages);
@@ -497,7 +691,8 @@ impl<S: Transactions> Outbox<S> {
     /// # Ok(()) }
     /// ```
     pub async fn begin(&self) -> Result<OutboxTransaction<S>> {
-        Ok(self.enlist(self.inner.store.begin().await?))
+        let transaction = self.inner.store.begin().await.map_err(|error| self.inner.named(error))?;
+        Ok(self.enlist(transaction))
     }
 
     /// The same with a transaction that you have opened yourself, say from a pool of your own.

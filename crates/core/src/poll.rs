@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::settings::Settings;
+
 /// How many known due times are remembered; the others are found by polling.
 const MOST_HINTS: usize = 1_000;
 
@@ -22,13 +24,30 @@ pub(crate) struct Poll {
     last: Option<Instant>,
     next: Instant,
     hints: BTreeSet<Instant>,
+    /// After how long without finding anything the ceiling is higher, and how high.
+    idle: Option<(Duration, Duration)>,
+    failing_ceiling: Duration,
+    found: Instant,
 }
 
 impl Poll {
-    pub(crate) fn new(floor: Duration, ceiling: Duration, now: Instant) -> Self {
+    /// As the settings say: for one store, or for one of many.
+    pub(crate) fn of(settings: &Settings, is_one_of_many: bool, now: Instant) -> Self {
+        let mut poll = Self::new(settings.poll_floor, settings.poll_ceiling, now);
+        if is_one_of_many {
+            poll.idle = Some((settings.tenants_idle, settings.tenants_idle_poll.max(settings.poll_ceiling)));
+            poll.failing_ceiling = settings.tenants_retry.max(settings.poll_ceiling);
+        }
+        poll
+    }
+
+    fn new(floor: Duration, ceiling: Duration, now: Instant) -> Self {
         Self {
             floor,
             ceiling,
+            idle: None,
+            failing_ceiling: ceiling,
+            found: now,
             interval: floor,
             spacing: floor,
             last: None,
@@ -73,12 +92,14 @@ impl Poll {
 
     /// It found all that it asked for: there may be more.
     pub(crate) fn found_all(&mut self, now: Instant) {
+        self.found = now;
         self.interval = self.floor;
         self.next = now;
     }
 
     /// It found less than it asked for.
     pub(crate) fn found_some(&mut self, now: Instant) {
+        self.found = now;
         self.interval = self.floor;
         self.spacing = self.floor;
         self.next = now + self.floor;
@@ -86,15 +107,20 @@ impl Poll {
 
     /// It found nothing. The random number in `0.0..1.0` keeps many processes from looking at the same time.
     pub(crate) fn found_none(&mut self, now: Instant, random: f64) {
+        let idle = self.idle.filter(|(after, _)| now.duration_since(self.found) >= *after);
+        self.wait(now, random, idle.map_or(self.ceiling, |(_, ceiling)| ceiling));
+    }
+
+    fn wait(&mut self, now: Instant, random: f64, ceiling: Duration) {
         self.spacing = self.quick();
-        self.next = now + self.interval.mul_f64(0.75 + 0.5 * random).min(self.ceiling);
-        self.interval = (self.interval * 2).min(self.ceiling);
+        self.next = now + self.interval.mul_f64(0.75 + 0.5 * random).min(ceiling);
+        self.interval = (self.interval * 2).min(ceiling);
     }
 
     /// It failed.
     pub(crate) fn failed(&mut self, now: Instant, random: f64) {
-        self.interval = self.interval.max(Duration::from_millis(100)).min(self.ceiling);
-        self.found_none(now, random);
+        self.interval = self.interval.max(Duration::from_millis(100)).min(self.failing_ceiling);
+        self.wait(now, random, self.failing_ceiling);
         self.spacing = self.next - now;
     }
 
@@ -137,6 +163,42 @@ mod tests {
         assert_eq!(poll.next(), now + ms(60), "not before more can have come");
         poll.found_all(now + ms(60));
         assert_eq!(poll.next(), now + ms(60));
+    }
+
+    /// One of many stores is looked at as often as any, until it has had nothing for a while, or fails.
+    #[test]
+    fn one_of_many_is_looked_at_less_often() {
+        let settings = Settings {
+            poll_ceiling: ms(100),
+            tenants_idle: ms(10_000),
+            tenants_idle_poll: ms(2_000),
+            tenants_retry: ms(5_000),
+            ..Settings::default()
+        };
+        for (is_one_of_many, ceilings) in [(false, [100, 100, 100, 100]), (true, [100, 2_000, 5_000, 100])] {
+            let mut now = Instant::now();
+            let mut poll = Poll::of(&settings, is_one_of_many, now);
+            let mut pauses = Vec::new();
+            let mut after =
+                |poll: &mut Poll, now: &mut Instant, until: Duration, look: &dyn Fn(&mut Poll, Instant)| {
+                    let end = *now + until;
+                    let mut pause = Duration::ZERO;
+                    while *now < end {
+                        poll.looked(*now);
+                        look(poll, *now);
+                        pause = poll.next() - *now;
+                        *now = poll.next();
+                    }
+                    pauses.push(pause.as_millis());
+                };
+            let none = |poll: &mut Poll, now| poll.found_none(now, 0.5);
+            after(&mut poll, &mut now, ms(9_000), &none);
+            after(&mut poll, &mut now, ms(30_000), &none);
+            after(&mut poll, &mut now, ms(60_000), &|poll, now| poll.failed(now, 0.5));
+            poll.found_some(now);
+            after(&mut poll, &mut now, ms(9_000), &none);
+            assert_eq!(pauses, ceilings);
+        }
     }
 
     #[test]

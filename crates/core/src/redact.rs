@@ -7,7 +7,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::message::Message;
+use crate::encryption::ENCRYPTION_HEADER;
+use crate::inbox::Received;
+use crate::message::{Headers, Message};
 
 /// Shorter words are not secrets, or not recognisable as such.
 const SHORTEST: usize = 4;
@@ -15,7 +17,17 @@ const BLOT: &str = "[redacted]";
 
 /// The text without words that stand in the message's values. Names of fields stay: they are the code's, not the user's.
 pub(crate) fn redact(text: &str, message: &Message) -> String {
-    let values = Values::of(message);
+    let Message { key, correlation_id, aggregate_id, tenant_id, .. } = message;
+    let names = [key, correlation_id, aggregate_id, tenant_id].into_iter().flatten();
+    blot(text, &Values::of(&message.payload, &message.headers, names))
+}
+
+/// The same for a message that came from a broker.
+pub(crate) fn redact_received(text: &str, message: &Received) -> String {
+    blot(text, &Values::of(&message.payload, &message.headers, &message.correlation_id))
+}
+
+fn blot(text: &str, values: &Values) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find(is_word) {
@@ -41,16 +53,16 @@ struct Values {
 }
 
 impl Values {
-    fn of(message: &Message) -> Self {
+    fn of<'a>(payload: &[u8], headers: &Headers, names: impl IntoIterator<Item = &'a String>) -> Self {
         let mut values = Self::default();
-        match serde_json::from_slice::<Value>(&message.payload) {
+        match serde_json::from_slice::<Value>(payload) {
             Ok(json) => values.add_json(&json),
-            Err(_) => values.add(&String::from_utf8_lossy(&message.payload)),
+            Err(_) => values.add(&String::from_utf8_lossy(payload)),
         }
-        message.headers.values().for_each(|value| values.add(value));
-        for field in [&message.key, &message.correlation_id, &message.aggregate_id, &message.tenant_id] {
-            field.iter().for_each(|value| values.add(value));
-        }
+        // Under which key it is encrypted is for operators to know.
+        let own = headers.iter().filter(|(name, _)| *name != ENCRYPTION_HEADER);
+        own.for_each(|(_, value)| values.add(value));
+        names.into_iter().for_each(|name| values.add(name));
         values
     }
 

@@ -4,14 +4,19 @@
 //! topics that messages bring.
 
 use std::any::type_name;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Answering, Arrival, Handler, Need, States};
+use crate::message::Message;
+use crate::sink::Guarded;
 use crate::text;
 use crate::topic::Topics;
+use crate::trace::{TRACEPARENT, TraceContext};
 
 /// The most bytes of a handler's name.
 const MAX_NAME_BYTES: usize = 200;
@@ -29,16 +34,56 @@ impl<H: Handler<Args>, Args: 'static> Erased for Typed<H, Args> {
     }
 }
 
+/// What hands a message to a sink.
+struct ToSink {
+    sink: Guarded,
+    patience: Duration,
+}
+
+/// The message with a trace that its receiver can continue: its own, or else that of its delivery.
+fn traced(message: Arc<Message>) -> Arc<Message> {
+    match TraceContext::current() {
+        Some(context) if !message.headers.contains_key(TRACEPARENT) => {
+            let mut traced = Message::clone(&message);
+            context.put(&mut traced.headers);
+            Arc::new(traced)
+        }
+        _ => message,
+    }
+}
+
+impl Erased for ToSink {
+    fn call(&self, arrival: &Arrival) -> Answering {
+        let (sink, patience, message) = (self.sink.clone(), self.patience, Arc::clone(&arrival.message));
+        Box::pin(async move { sink.deliver(traced(message), patience).await })
+    }
+}
+
+/// What handles a message that waits for a join, in whichever outbox it is.
+struct Waits;
+
+impl Erased for Waits {
+    fn call(&self, arrival: &Arrival) -> Answering {
+        Arc::clone(&arrival.home).wait(Arc::clone(&arrival.message))
+    }
+}
+
 /// A handler under the name by which it is remembered as done.
 pub(crate) struct Registered {
     pub(crate) name: String,
     pattern: String,
     handler: Box<dyn Erased>,
+    /// The sink that it stands for, if it does.
+    sink: Option<Guarded>,
 }
 
 impl Registered {
     pub(crate) fn call(&self, arrival: &Arrival) -> Answering {
         self.handler.call(arrival)
+    }
+
+    fn is_down(&self) -> bool {
+        self.sink.as_ref().is_some_and(Guarded::is_down)
     }
 }
 
@@ -82,7 +127,26 @@ impl Registration {
         };
         self.needs.extend(H::needs().into_iter().map(|need| (name.clone(), need)));
         let handler = Box::new(Typed(handler, std::marker::PhantomData));
-        self.handlers.push(Registered { name, pattern: pattern.to_owned(), handler });
+        self.handlers.push(Registered { name, pattern: pattern.to_owned(), handler, sink: None });
+        Ok(())
+    }
+
+    /// Registers a sink, for an outbox with this lease. One sink may be registered for several patterns.
+    pub(crate) fn add_sink(&mut self, pattern: &str, sink: &Guarded, lease: Duration) -> Result<()> {
+        Topics::of([pattern]).map_err(|error| error.with_context("topic", text::cut(pattern, 255)))?;
+        sink.check(lease)?;
+        let name = format!("sink {}", sink.name());
+        let same = |other: &Registered| other.sink.as_ref().is_some_and(|other| other.is_same(sink));
+        if self.handlers.iter().any(|other| other.name == name && !same(other)) {
+            return Err(Error::new(ErrorKind::Configuration, "two sinks have one name")
+                .with_context("sink", sink.name())
+                .with_remedy(
+                    "give one of them another by SinkOptions::name, or clone one Guarded for both",
+                ));
+        }
+        let handler = Box::new(ToSink { sink: sink.clone(), patience: sink.patience(lease) });
+        let sink = Some(sink.clone());
+        self.handlers.push(Registered { name, pattern: pattern.to_owned(), handler, sink });
         Ok(())
     }
 
@@ -100,19 +164,16 @@ impl Registration {
         self.handlers.is_empty()
     }
 
-    /// Registers the only handler of a topic of posthaste's own: patterns do not get its messages.
-    pub(crate) fn reserve<H: Handler<Args>, Args: 'static>(
-        &mut self,
-        topic: &str,
-        name: &str,
-        handler: H,
-    ) -> Result<()> {
+    /// Registers the only handler of the topic of what waits for joins: patterns do not get its messages.
+    pub(crate) fn reserve(&mut self, topic: &str) -> Result<()> {
+        Topics::of([topic]).map_err(|error| error.with_context("topic", text::cut(topic, 255)))?;
         if self.handlers.iter().any(|other| other.pattern == topic) {
             return Err(Error::new(ErrorKind::Configuration, "this topic has a handler of posthaste's own")
                 .with_context("topic", topic)
                 .with_remedy("handle the continuations instead, or set join_wait_topic to another topic"));
         }
-        self.add(topic, Some(name), handler)?;
+        let (name, pattern) = ("posthaste: wait for a join".to_owned(), topic.to_owned());
+        self.handlers.push(Registered { name, pattern, handler: Box::new(Waits), sink: None });
         self.reserved = Some(topic.to_owned());
         Ok(())
     }
@@ -126,7 +187,8 @@ impl Registration {
         }
         let topics = Topics::of(self.handlers.iter().map(|handler| handler.pattern.as_str()))?;
         let reserved = self.reserved;
-        let mut registry = Registry { topics, reserved, exact: HashMap::new(), patterns: Vec::new() };
+        let sinks = self.handlers.iter().filter_map(|handler| handler.sink.clone()).collect();
+        let mut registry = Registry { topics, reserved, exact: HashMap::new(), patterns: Vec::new(), sinks };
         for handler in self.handlers.into_iter().map(Arc::new) {
             match handler.pattern.strip_suffix('*').map(str::to_owned) {
                 Some(prefix) => registry.patterns.push((prefix, handler)),
@@ -145,6 +207,7 @@ pub(crate) struct Registry {
     reserved: Option<String>,
     exact: HashMap<String, Vec<Arc<Registered>>>,
     patterns: Vec<(String, Arc<Registered>)>,
+    sinks: Vec<Guarded>,
 }
 
 impl Registry {
@@ -153,9 +216,16 @@ impl Registry {
         self.exact.is_empty() && self.patterns.is_empty()
     }
 
-    /// What to claim.
-    pub(crate) fn topics(&self) -> &Topics {
-        &self.topics
+    /// What to claim now: not what only sinks take that are down.
+    pub(crate) fn topics(&self) -> Cow<'_, Topics> {
+        if !self.sinks.iter().any(Guarded::is_down) {
+            return Cow::Borrowed(&self.topics);
+        }
+        let exact = self.exact.values().flatten();
+        let all = exact.chain(self.patterns.iter().map(|(_, handler)| handler));
+        let up = all.filter(|handler| !handler.is_down()).map(|handler| handler.pattern.as_str());
+        // They were all acceptable when they were registered.
+        Topics::of(up).map_or(Cow::Borrowed(&self.topics), Cow::Owned)
     }
 
     /// Whether this topic has a handler here.
@@ -163,13 +233,29 @@ impl Registry {
         !self.is_empty() && self.topics.contains(topic)
     }
 
-    /// The handlers of this topic, in their order.
-    pub(crate) fn of(&self, topic: &str) -> Vec<Arc<Registered>> {
+    /// Whether its handlers could begin at once: it has some, and none of them stands for a sink that is down.
+    pub(crate) fn handles_now(&self, topic: &str) -> bool {
+        self.handles(topic)
+            && (self.sinks.is_empty() || !self.matching(topic).any(|handler| handler.is_down()))
+    }
+
+    fn matching<'a>(&'a self, topic: &'a str) -> impl Iterator<Item = &'a Arc<Registered>> {
         let exact = self.exact.get(topic).into_iter().flatten();
         let reserved = self.reserved.as_deref() == Some(topic);
         let patterns =
-            self.patterns.iter().filter(|(prefix, _)| !reserved && topic.starts_with(prefix.as_str()));
-        exact.chain(patterns.map(|(_, handler)| handler)).cloned().collect()
+            self.patterns.iter().filter(move |(prefix, _)| !reserved && topic.starts_with(prefix.as_str()));
+        exact.chain(patterns.map(|(_, handler)| handler))
+    }
+
+    /// The handlers of this topic, in their order; each sink once, however many of its patterns match.
+    pub(crate) fn of(&self, topic: &str) -> Vec<Arc<Registered>> {
+        let mut handlers: Vec<Arc<Registered>> = Vec::with_capacity(1);
+        for handler in self.matching(topic) {
+            if handler.sink.is_none() || !handlers.iter().any(|other| other.name == handler.name) {
+                handlers.push(Arc::clone(handler));
+            }
+        }
+        handlers
     }
 }
 
@@ -212,13 +298,13 @@ mod tests {
     fn a_reserved_topic_has_one_handler() {
         let mut registration = Registration::default();
         registration.add("*", Some("all"), plain).unwrap();
-        registration.reserve("join.wait", "wait", plain).unwrap();
+        registration.reserve("join.wait").unwrap();
         let registry = registration.finish(&States::default()).unwrap();
-        assert_eq!(names(&registry, "join.wait"), ["wait"]);
+        assert_eq!(names(&registry, "join.wait"), ["posthaste: wait for a join"]);
         assert_eq!(names(&registry, "join.other"), ["all"]);
         let mut taken = Registration::default();
         taken.add("join.wait", None, plain).unwrap();
-        assert!(taken.reserve("join.wait", "wait", plain).is_err());
+        assert!(taken.reserve("join.wait").is_err());
     }
 
     #[test]

@@ -267,8 +267,30 @@ settings! {
     keep_done_for: Duration = secs(7 * DAY), ms(0), secs(3650 * DAY);
     /// How long joins are kept that are over, if pruning is on.
     keep_joins_for: Duration = secs(7 * DAY), ms(0), secs(3650 * DAY);
+    /// How many messages may be ready and due before that is an alert.
+    alert_ready: u32 = 1_000, 1, 10_000;
+    /// How many messages may be dead before that is an alert.
+    alert_dead: u32 = 10, 0, 10_000;
+    /// How long messages may take from when they are due until they are done, on average, before that is an alert.
+    alert_latency: Duration = secs(30), ms(1), secs(30 * DAY);
+    /// How long the oldest message that is ready may have been due before that is an alert.
+    alert_oldest: Duration = secs(300), ms(1), secs(30 * DAY);
     /// How often a message that waits for a join looks at it, although the join's end would make it due at once.
     join_check: Duration = secs(60), ms(100), secs(30 * DAY);
+    /// The most connections over all tenants' databases, for the work in the background. Those who publish have their own.
+    tenants_connections: u32 = 64, 1, 10_000;
+    /// The most messages of one tenant's turn, before the others that wait have theirs.
+    tenants_quantum: u32 = 100, 1, 10_000;
+    /// How often the tenants are discovered anew.
+    tenants_refresh: Duration = secs(300), ms(100), secs(DAY);
+    /// After how long without a message a tenant counts as idle, and after how long without a call its connections are closed.
+    tenants_idle: Duration = secs(60), ms(0), secs(30 * DAY);
+    /// The longest pause between two claims of an idle tenant, if that is longer than poll_ceiling.
+    tenants_idle_poll: Duration = ms(1_500), ms(1), secs(3600);
+    /// The longest pause between two attempts at a tenant's database that fails.
+    tenants_retry: Duration = secs(15), ms(1), secs(3600);
+    /// How long the messages of a removed tenant may take to be delivered, before it is left as it is.
+    tenants_drain: Duration = secs(600), ms(0), secs(30 * DAY);
     ---
     /// The topic of messages that wait for joins; the same for everybody who uses the database.
     join_wait_topic: String = crate::join::DEFAULT_WAIT_TOPIC.to_owned();

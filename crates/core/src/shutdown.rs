@@ -52,7 +52,8 @@ impl Shutdown {
         self.begun.is_cancelled()
     }
 
-    pub(crate) async fn begun(&self) {
+    /// Waits until it has begun.
+    pub async fn begun(&self) {
         self.begun.cancelled().await;
     }
 
@@ -60,12 +61,18 @@ impl Shutdown {
         self.now.is_cancelled()
     }
 
-    pub(crate) async fn ended(&self) {
+    /// Waits until it is to end at once.
+    pub async fn ended(&self) {
         self.now.cancelled().await;
     }
 
     pub(crate) fn begin_once(&self) {
         self.begun.cancel();
+    }
+
+    /// Begins a shutdown when what this answers is dropped.
+    pub(crate) fn on_drop(&self) -> tokio_util::sync::DropGuard {
+        self.begun.clone().drop_guard()
     }
 }
 

@@ -5,6 +5,7 @@
 //! suite, in `posthaste-testkit`, decides whether a store keeps it.
 
 pub mod admin;
+pub mod inbox;
 pub mod join;
 pub mod memory;
 
@@ -409,6 +410,17 @@ pub trait Store: Debug + Send + Sync + 'static {
         "store".to_owned()
     }
 
+    /// What tells this queue apart from all others, by whatever name or way it is reached; none if nobody can tell.
+    ///
+    /// # Behavior
+    /// - Two queues never have the same identity at a time. One queue may change its own, when its server starts again.
+    async fn identity(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Closes the connections that nobody uses; the next call opens one again. By default nothing.
+    async fn rest(&self) {}
+
     /// Tells other processes that there may be something to claim; a hint, which may get lost. By default nothing.
     async fn nudge(&self) -> Result<()> {
         Ok(())
@@ -423,7 +435,7 @@ pub trait Store: Debug + Send + Sync + 'static {
 /// A database whose transactions publishing can join.
 pub trait TransactionalStore: Store {
     /// A connection of the user's, in whatever transaction he has open on it.
-    type Connection: Send;
+    type Connection: Send + 'static;
 
     /// Stores messages through the user's own connection.
     ///

@@ -24,7 +24,7 @@ fn settings() {
     let mut text = String::from(
         "# Settings\n\nThe same names everywhere: fields of `Settings` in Rust (the builder has methods for those that are changed \
          most, and takes\nall of them by `settings()`), keys of a TOML file (`Settings::from_file`, feature `toml`), and the \
-         environment (`from_env`, or\n`apply_env` after a file), where they are in capitals behind a prefix: \
+         environment (`from_env(\"POSTHASTE_\")`, or\n`apply_env` after a file), where they are in capitals behind a prefix: \
          `POSTHASTE_POLL_CEILING=500ms`. `Settings` implements\n`Deserialize`, so it can be a section of a configuration of \
          your own. In texts a duration is a number with its unit: `500ms`,\n`30s`, `5m`, `24h`, `7d`. An unknown name in a \
          file, and a value out of its bounds anywhere, are errors that name the remedy; the\nenvironment is only asked for the \

@@ -12,6 +12,14 @@
 //!
 //! [`MemoryStore`] is always there, for tests and as the reference of what a store does.
 //!
+//! | feature | what it brings |
+//! |---|---|
+//! | `rabbitmq` | `rabbitmq::RabbitSink` and `rabbitmq::RabbitConsumer` |
+//! | `nats` | `nats::NatsSink` and `nats::NatsConsumer`, for JetStream |
+//! | `encryption` | `Keyring`: payloads and headers that the database cannot read |
+//! | `derive` | `#[derive(Event)]` |
+//! | `cron`, `toml` | schedules by cron expressions; settings from TOML files |
+//!
 //! # Example
 //!
 #![cfg_attr(feature = "sqlite", doc = "```")]
@@ -64,6 +72,9 @@
 //! - [`OutboxBuilder`], [`Handler`], [`HandlerError`], [`Extract`]: handlers, and what they take and answer.
 //! - [`Settings`], [`Policy`], [`Schedule`], [`Shutdown`]: how it runs, and how it stops.
 //! - [`Event`] and [`NewMessage`]: what is published; keys for order, dedup keys, delays, expiry, priority.
+//! - [`Sink`], [`Guarded`]: where messages go, and the batches, the deadline and the circuit breaker around it.
+//! - [`Inbox`], [`Consumer`], [`Consume`]: what makes a consumer act once.
+//! - [`Tenants`]: many databases at a time.
 //! - [`StoreAdmin`]: what operators need; statistics, lists, requeue and bury.
 //! - [`Store`]: the contract that every database keeps.
 //! - `examples/shop.rs`: all of it at work, on SQLite.
@@ -71,17 +82,26 @@
 pub use posthaste_core::*;
 #[cfg(feature = "derive")]
 pub use posthaste_derive::Event;
-#[cfg(feature = "mysql")]
-pub use posthaste_sqlx::MySqlStore;
-#[cfg(feature = "postgres")]
-pub use posthaste_sqlx::PgStore;
-#[cfg(feature = "sqlite")]
-pub use posthaste_sqlx::SqliteStore;
+#[cfg(feature = "nats")]
+pub use posthaste_nats as nats;
+#[cfg(feature = "rabbitmq")]
+pub use posthaste_rabbitmq as rabbitmq;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-pub use posthaste_sqlx::{Dialect, SqlStore, StoreOptions};
+pub use posthaste_sqlx::{Database, Dialect, SqlStore, StoreOptions};
+#[cfg(feature = "mysql")]
+pub use posthaste_sqlx::{MySqlDatabase, MySqlStore};
+#[cfg(feature = "postgres")]
+pub use posthaste_sqlx::{PgDatabase, PgStore};
+#[cfg(feature = "sqlite")]
+pub use posthaste_sqlx::{SqliteDatabase, SqliteStore};
 
 /// The code of the README, compiled and run by `cargo test --doc`. The file is not in the published package, and need
 /// not be: only tests read it.
 #[cfg(all(doctest, feature = "sqlite"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The code of the guide to tenants, compiled by `cargo test --doc`.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/tenants.md")]
+struct TenantsGuide;

@@ -15,6 +15,8 @@ pub enum Arg<'a> {
     Bool(bool),
     /// A text.
     Text(Option<&'a str>),
+    /// Bytes.
+    Bytes(Option<&'a [u8]>),
     /// A span of time.
     Span(Duration),
     /// Numbers.

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::io;
 use std::time::Duration;
 
 use posthaste_core::{Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement};
@@ -82,6 +83,11 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// Where the database is, without any secret.
     #[doc(hidden)]
     fn endpoint(options: &ConnectOptions<Self>) -> String;
+    /// What tells the database apart from all others, from what it answered to `identity.sql`; none if nobody can tell.
+    #[doc(hidden)]
+    fn place(answer: String) -> io::Result<Option<String>> {
+        Ok(Some(answer))
+    }
     /// The settings that our own connections have, and a user's may not have.
     #[doc(hidden)]
     fn own_connections(
@@ -127,6 +133,16 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// Whether inserting this batch takes more than one statement.
     #[doc(hidden)]
     fn insert_is_long(messages: &[NewMessage]) -> bool;
+
+    /// Inserts one row through a user's connection; false if one with the same key is there.
+    #[doc(hidden)]
+    fn insert_unless_there(
+        connection: &mut Connection<Self>,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> impl Future<Output = Result<bool, SqlxError>> + Send {
+        async { Ok(Self::execute(connection, statement, args).await? > 0) }
+    }
 
     /// Answers a code for each settlement, and then the joins that ended by them, with no code.
     #[doc(hidden)]

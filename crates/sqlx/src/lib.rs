@@ -6,6 +6,7 @@ mod admin;
 mod arg;
 mod dialect;
 mod error;
+mod inbox;
 mod join;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod json;
@@ -15,10 +16,12 @@ mod migrate;
 mod mysql;
 mod naming;
 mod options;
+mod pools;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod retry;
 mod row;
+mod source;
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -26,10 +29,11 @@ mod store;
 
 pub use dialect::Dialect;
 #[cfg(feature = "mysql")]
-pub use mysql::{MySql, MySqlStore};
+pub use mysql::{MySql, MySqlDatabase, MySqlStore};
 pub use options::StoreOptions;
 #[cfg(feature = "postgres")]
-pub use postgres::{PgStore, Postgres};
+pub use postgres::{PgDatabase, PgStore, Postgres};
+pub use source::Database;
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Sqlite, SqliteStore};
+pub use sqlite::{Sqlite, SqliteDatabase, SqliteStore};
 pub use store::SqlStore;

@@ -33,7 +33,7 @@ impl Bell {
     }
 
     /// Resolves once it has rung since somebody last heard it. A future that is dropped has heard nothing.
-    async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         // Made before the look, so that a ring in between is not missed.
         let next = self.notify.notified();
         if self.rung.load(Ordering::SeqCst) == self.heard.load(Ordering::SeqCst) {
@@ -43,27 +43,20 @@ impl Bell {
     }
 }
 
-/// The task that listens. It ends when this is closed or dropped.
+/// The task that listens. It ends when this is closed or dropped; the bell stays.
 #[derive(Debug)]
 pub(crate) struct Listener<D: Dialect> {
     pool: Pool<D::Db>,
-    bell: Arc<Bell>,
 }
 
 impl<D: Dialect> Listener<D> {
-    /// Begins to listen on a connection of its own.
-    pub(crate) fn start(connect: ConnectOptions<D>, channel: String) -> Self {
+    /// Begins to listen on a connection of its own, and rings the bell when something was heard, or may have been missed.
+    pub(crate) fn start(connect: ConnectOptions<D>, channel: String, bell: &Arc<Bell>) -> Self {
         // Kept for as long as it lasts: a connection that is replaced for its age would lose what is said meanwhile.
         let pool = PoolOptions::<D::Db>::new().max_connections(1).max_lifetime(None).idle_timeout(None);
         let pool = pool.connect_lazy_with(connect);
-        let bell = Arc::new(Bell::default());
-        tokio::spawn(keep_listening::<D>(pool.clone(), channel, Arc::clone(&bell)));
-        Self { pool, bell }
-    }
-
-    /// Resolves when something was heard, or may have been missed.
-    pub(crate) async fn wait(&self) {
-        self.bell.wait().await;
+        tokio::spawn(keep_listening::<D>(pool.clone(), channel, Arc::clone(bell)));
+        Self { pool }
     }
 
     /// Ends the task and its connection.

@@ -3,6 +3,7 @@
 //! Claims, settlements and renewals are routines in the database, because each takes several statements in one
 //! transaction: one round trip instead of five, and the very same code for programs in other languages.
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
@@ -24,11 +25,15 @@ use crate::error::Verdict;
 use crate::json;
 use crate::migrate::Script;
 use crate::row::{columns, id_of, read};
+use crate::source::Database;
 use crate::sql::{Files, Statement, Statements, files};
 use crate::store::SqlStore;
 
 /// A store over MySQL or MariaDB.
 pub type MySqlStore = SqlStore<MySql>;
+
+/// A description of a MySQL or MariaDB database.
+pub type MySqlDatabase = Database<MySql>;
 
 /// The dialect of MySQL and MariaDB.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +49,13 @@ impl Dialect for MySql {
 
     const FILES: Files = files!(
         "mysql",
-        migrations: ["0001_outbox", "0002_joins"],
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox"],
         routines: [
             "enqueue", "claim", "wake_waits", "count_steps", "uncount_steps", "settle", "ack", "abandon", "defer",
             "release", "fail", "renew", "reap", "expire", "park", "over", "list", "select", "stats", "topics", "turn",
             "join_answer", "attach_steps", "report_step", "end_join", "wait_for_join", "continue_join", "expire_joins", "expire_join",
             "joins", "over_joins", "prune_joins", "start_join", "attach", "report_step_completed", "report_step_failed",
-            "cancel_join", "enqueue_join_wait",
+            "cancel_join", "enqueue_join_wait", "inbox_once", "inbox_forget",
         ]
     );
     const SCHEMES: &'static [&'static str] = &["mysql", "mariadb"];
@@ -86,12 +91,9 @@ impl Dialect for MySql {
     }
 
     fn endpoint(options: &MySqlConnectOptions) -> String {
-        format!(
-            "mysql {}:{}/{}",
-            options.get_host(),
-            options.get_port(),
-            options.get_database().unwrap_or_default()
-        )
+        let host =
+            options.get_socket().map_or(Cow::Borrowed(options.get_host()), |file| file.to_string_lossy());
+        format!("mysql {host}:{}/{}", options.get_port(), options.get_database().unwrap_or_default())
     }
 
     fn own_connections(
@@ -157,6 +159,18 @@ impl Dialect for MySql {
             messages.iter().filter(|message| message.dedup().is_none()).map(|message| (message.id(), None));
         let twins: Vec<_> = after.into_iter().map(|twin| (twin.id, twin.dedup)).chain(by_id).collect();
         Ok(answers(messages, &stored, &twins))
+    }
+
+    /// The error of this one statement does not end the caller's transaction.
+    async fn insert_unless_there(
+        connection: &mut MySqlConnection,
+        statement: &Statement,
+        args: &[Arg<'_>],
+    ) -> Result<bool, SqlxError> {
+        match Self::execute(connection, statement, args).await {
+            Err(SqlxError::Database(error)) if number(error.as_ref()) == DUPLICATE_ENTRY => Ok(false),
+            inserted => inserted.map(|rows| rows > 0),
+        }
     }
 
     fn insert_is_long(messages: &[NewMessage]) -> bool {
@@ -341,6 +355,7 @@ fn bind(args: &[Arg<'_>]) -> Result<MySqlArguments, BoxDynError> {
             Arg::Small(value) => bound.add(value),
             Arg::Bool(value) => bound.add(value),
             Arg::Text(value) => bound.add(*value),
+            Arg::Bytes(value) => bound.add(*value),
             Arg::Span(span) => bound.add(span_micros(*span)),
             Arg::Id(id) => bound.add(id.map(|id| id.as_bytes().to_vec())),
             Arg::Ints(_) | Arg::Texts(_) | Arg::Ids(_) | Arg::Leases(_) | Arg::Ends(_) => {

@@ -12,12 +12,14 @@ use posthaste_core::{Error, ErrorKind, Result};
 /// let options = StoreOptions::new().schema("billing").prefix("out_").keep_done(false);
 /// # let _ = options;
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     pub(crate) schema: Option<String>,
     pub(crate) prefix: Option<String>,
     pub(crate) keep_done: bool,
     pub(crate) max_connections: u32,
+    /// Of the store's own pool, if that is to be smaller.
+    pub(crate) own_connections: Option<u32>,
     pub(crate) acquire_timeout: Duration,
     pub(crate) listen: bool,
 }
@@ -36,9 +38,22 @@ impl StoreOptions {
             prefix: None,
             keep_done: true,
             max_connections: 8,
+            own_connections: None,
             acquire_timeout: Duration::from_secs(5),
             listen: true,
         }
+    }
+
+    /// The defaults for one database of many, as in [`Database`](crate::Database): one connection for the store's own work, at
+    /// most 4 for transactions that it opens for you, 3 s to wait for one, and no listening. Many databases are polled: a
+    /// connection to each, only to listen, is one too many.
+    pub const fn tenant() -> Self {
+        let mut options =
+            Self::new().max_connections(4).acquire_timeout(Duration::from_secs(3)).listen(false);
+        // A budget over all databases can count calls. With one connection they are what can be open: a larger pool may open a
+        // second one while the first is on its way back from the call before.
+        options.own_connections = Some(1);
+        options
     }
 
     /// The schema of the tables: up to 32 ASCII letters, digits and underscores. Default: `posthaste` in PostgreSQL; in
@@ -66,10 +81,11 @@ impl StoreOptions {
     }
 
     /// The most connections of the store's own pool, and of the one that it opens transactions for you on: 1 to 1,000.
-    /// Default: 8.
+    /// Default: 8. See [`tenant`](Self::tenant) for databases of which there are many.
     #[must_use]
     pub const fn max_connections(mut self, connections: u32) -> Self {
         self.max_connections = connections;
+        self.own_connections = None;
         self
     }
 

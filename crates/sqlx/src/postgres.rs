@@ -26,11 +26,15 @@ use crate::listen::Bell;
 use crate::migrate::Script;
 use crate::options::StoreOptions;
 use crate::row::{columns, read};
+use crate::source::Database;
 use crate::sql::{Files, Statement, Statements, files};
 use crate::store::SqlStore;
 
 /// A store over PostgreSQL.
 pub type PgStore = SqlStore<Postgres>;
+
+/// A description of a PostgreSQL database.
+pub type PgDatabase = Database<Postgres>;
 
 /// The dialect of PostgreSQL.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,13 @@ impl PgStore {
         }
         Ok(sql)
     }
+
+    /// The SQL that gives a role, which must exist, the rights that a consumer with an inbox needs. What its handlers do
+    /// needs rights of its own; for publishing, see [`grants_sql`](Self::grants_sql).
+    pub fn consumer_grants_sql(options: &StoreOptions, consumer: &str) -> Result<String> {
+        let sql = Self::naming(options)?.render(include_str!("../sql/postgres/roles/consumer.sql"));
+        Ok(sql.replace(":\"consumer\"", &crate::naming::quoted("role", consumer)?))
+    }
 }
 
 /// What nudges; only PostgreSQL has such a statement, so it is not one of those that all dialects have.
@@ -67,7 +78,7 @@ const EPOCH_2000: i64 = 946_684_800_000_000;
 impl Dialect for Postgres {
     type Db = sqlx_postgres::Postgres;
 
-    const FILES: Files = files!("postgres", migrations: ["0001_outbox", "0002_joins"], routines: ["check", "claim", "joins", "settle", "keep", "enqueue"]);
+    const FILES: Files = files!("postgres", migrations: ["0001_outbox", "0002_joins", "0003_inbox"], routines: ["check", "claim", "joins", "settle", "keep", "enqueue", "inbox"]);
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = Some("posthaste");
@@ -107,7 +118,9 @@ impl Dialect for Postgres {
 
     fn endpoint(options: &PgConnectOptions) -> String {
         let database = options.get_database().unwrap_or(options.get_username());
-        format!("postgres {}:{}/{database}", options.get_host(), options.get_port())
+        let host =
+            options.get_socket().map_or(Cow::Borrowed(options.get_host()), |file| file.to_string_lossy());
+        format!("postgres {host}:{}/{database}", options.get_port())
     }
 
     fn own_connections(
@@ -276,6 +289,7 @@ fn bind(args: &[Arg<'_>]) -> Result<PgArguments, BoxDynError> {
             Arg::Small(value) => bound.add(value),
             Arg::Bool(value) => bound.add(value),
             Arg::Text(value) => bound.add(value),
+            Arg::Bytes(value) => bound.add(value),
             Arg::Span(span) => bound.add(interval(*span)),
             Arg::Ints(list) => bound.add(*list),
             Arg::Texts(list) => bound.add(list),

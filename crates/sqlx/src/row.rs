@@ -28,6 +28,8 @@ pub trait Columns {
     fn opt_text(&self, column: usize) -> Result<Option<String>>;
     /// Bytes.
     fn bytes(&self, column: usize) -> Result<Vec<u8>>;
+    /// Bytes or none.
+    fn opt_bytes(&self, column: usize) -> Result<Option<Vec<u8>>>;
     /// An id.
     fn id(&self, column: usize) -> Result<MessageId>;
     /// A time or none.
@@ -174,7 +176,7 @@ macro_rules! columns {
     ($row:ty { $($own:item)* }) => {
         impl $crate::row::Columns for $row {
             columns!(@plain int: i64, opt_int: Option<i64>, int32: i32, small: i16, opt_small: Option<i16>, bool: bool,
-                     bytes: Vec<u8>);
+                     bytes: Vec<u8>, opt_bytes: Option<Vec<u8>>);
             $($own)*
         }
     };

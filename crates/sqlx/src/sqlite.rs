@@ -4,6 +4,7 @@
 //! with the write lock, so that no read of ours has to be upgraded and fail.
 
 use std::borrow::Cow;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -31,11 +32,15 @@ use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::options::StoreOptions;
 use crate::row::{columns, id_of, read};
+use crate::source::Database;
 use crate::sql::{Files, Statement, Statements, files};
 use crate::store::SqlStore;
 
 /// A store over SQLite.
 pub type SqliteStore = SqlStore<Sqlite>;
+
+/// A description of a SQLite database.
+pub type SqliteDatabase = Database<Sqlite>;
 
 /// The dialect of SQLite.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +68,8 @@ const NOW: &str = include_str!("../sql/sqlite/clock/now.sql");
 impl Dialect for Sqlite {
     type Db = sqlx_sqlite::Sqlite;
 
-    const FILES: Files = files!("sqlite", migrations: ["0001_outbox", "0002_joins"], routines: []);
+    const FILES: Files =
+        files!("sqlite", migrations: ["0001_outbox", "0002_joins", "0003_inbox"], routines: []);
     const SCHEMES: &'static [&'static str] = &["sqlite"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = None;
@@ -117,6 +123,22 @@ impl Dialect for Sqlite {
 
     fn endpoint(options: &SqliteConnectOptions) -> String {
         format!("sqlite {}", options.get_filename().display())
+    }
+
+    /// The answer is the file's path; one file may have many.
+    fn place(file: String) -> io::Result<Option<String>> {
+        if file.is_empty() {
+            return Ok(None);
+        }
+        #[cfg(unix)]
+        let place = {
+            use std::os::unix::fs::MetadataExt as _;
+            let file = std::fs::metadata(file)?;
+            format!("{} {}", file.dev(), file.ino())
+        };
+        #[cfg(not(unix))]
+        let place = std::fs::canonicalize(file)?.display().to_string();
+        Ok(Some(place))
     }
 
     fn own_connections(
@@ -308,6 +330,7 @@ fn bind(args: &[Arg<'_>]) -> Result<SqliteArguments, BoxDynError> {
             Arg::Small(value) => bound.add(value.map(i64::from)),
             Arg::Bool(value) => bound.add(value),
             Arg::Text(value) => bound.add(value.map(str::to_owned)),
+            Arg::Bytes(value) => bound.add(value.map(<[u8]>::to_vec)),
             Arg::Span(span) => bound.add(span_micros(*span)),
             Arg::Id(id) => bound.add(id.map(|id| id.as_bytes().to_vec())),
             Arg::Ints(_) | Arg::Texts(_) | Arg::Ids(_) | Arg::Leases(_) | Arg::Ends(_) => {

@@ -3,7 +3,7 @@
 //! No SQL is written here, and nothing is retried that runs in a transaction of the user's.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,16 +16,16 @@ use posthaste_core::{
 use sqlx_core::Error as SqlxError;
 use sqlx_core::connection::Connection as _;
 use sqlx_core::database::Database;
-use sqlx_core::pool::{Pool, PoolOptions};
+use sqlx_core::pool::{Pool, PoolConnection};
 use sqlx_core::transaction::Transaction;
 
 use crate::arg::{Arg, micros, span_micros};
 use crate::dialect::{ConnectOptions, Connection, Dialect, codes};
 use crate::error::{unknown, unknown_commit, wrap};
-use crate::listen::Listener;
 use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::options::StoreOptions;
+use crate::pools::{Pools, Recipe, Whose};
 use crate::retry::Tries;
 use crate::row::{self, Columns};
 use crate::sql::{Statement, Statements};
@@ -52,15 +52,10 @@ pub struct SqlStore<D: Dialect>(Arc<Inner<D>>);
 /// The longest period of a job: 100 years, as for all spans of time.
 pub(crate) const MAX_PERIOD_MICROS: i64 = 100 * 365 * 24 * 3_600 * 1_000_000;
 /// The beginning of the year 9999, up to which every database can count.
-const MAX_TIME_MICROS: i64 = 253_370_764_800 * 1_000_000;
+pub(crate) const MAX_TIME_MICROS: i64 = 253_370_764_800 * 1_000_000;
 
 struct Inner<D: Dialect> {
-    pool: Pool<D::Db>,
-    /// For transactions of the user's: connections without the settings of our own.
-    users: Pool<D::Db>,
-    /// Shared by all clones, and started by the first that waits.
-    listener: Arc<OnceLock<Listener<D>>>,
-    listen: bool,
+    pools: Arc<Pools<D>>,
     naming: Naming,
     statements: Statements,
     keep_done: bool,
@@ -91,6 +86,11 @@ impl<D: Dialect> SqlStore<D> {
 
     /// The same with settings.
     pub async fn connect_with(url: &str, options: &StoreOptions) -> Result<Self> {
+        Self::open_with(Self::parse(url)?, options).await
+    }
+
+    /// What a URL says.
+    pub(crate) fn parse(url: &str) -> Result<ConnectOptions<D>> {
         let scheme = url.split(':').next().unwrap_or_default();
         if !D::SCHEMES.contains(&scheme) {
             let known = D::SCHEMES.join(":// or ");
@@ -99,58 +99,80 @@ impl<D: Dialect> SqlStore<D> {
                 .with_remedy(format!("begin it with {known}://, or use the store of the other database")));
         }
         // The driver's own message may quote the URL, and with it a password.
-        let parsed = url.parse::<ConnectOptions<D>>().map_err(|_| {
+        url.parse::<ConnectOptions<D>>().map_err(|_| {
             Error::new(ErrorKind::Configuration, "the database URL cannot be understood")
                 .during("connect")
                 .with_remedy(
                     "write it like postgres://user:password@host:5432/database, mysql://… or sqlite://file.db, and check \
                      its port and options",
                 )
-        })?;
-        Self::open_with(parsed, options).await
+        })
     }
 
     /// The same with the driver's own options instead of a URL.
     pub async fn open_with(connect: ConnectOptions<D>, options: &StoreOptions) -> Result<Self> {
-        options.check()?;
-        Self::naming(options)?;
-        D::check_options(&connect)?;
-        let endpoint = D::endpoint(&connect);
-        let users = pool_options::<D>(options).connect_lazy_with(D::user_connections(connect.clone()));
-        let (connect, pool) = D::own_connections(connect, pool_options::<D>(options));
+        let store = Self::lazy(connect, options)?;
+        let endpoint = &store.0.endpoint;
         // The pool waits for a server that refuses connections; a first one of our own tells at once.
+        let connect = store.0.pools.connect_options();
         let first =
             tokio::time::timeout(options.acquire_timeout, Connection::<D>::connect_with(&connect)).await;
         let first = first.map_err(|_| {
             Error::new(ErrorKind::Unavailable, "nobody answered in time")
                 .during("connect")
-                .with_context("database", &endpoint)
+                .with_context("database", endpoint)
                 .with_remedy("check the host and the port, and that such a database listens there")
         })?;
-        let first = first.map_err(|error| wrap("connect", &endpoint, D::judge, error))?;
-        first.close().await.map_err(|error| wrap("connect", &endpoint, D::judge, error))?;
-        Self::build(pool.connect_lazy_with(connect), users, endpoint, options)
+        let first = first.map_err(|error| store.wrap("connect", error))?;
+        first.close().await.map_err(|error| store.wrap("connect", error))?;
+        store.0.pools.was_reached();
+        Ok(store)
+    }
+
+    /// The same without any connection yet.
+    pub(crate) fn lazy(connect: ConnectOptions<D>, options: &StoreOptions) -> Result<Self> {
+        let naming = Self::checked(options)?;
+        D::check_options(&connect)?;
+        let endpoint = D::endpoint(&connect);
+        let pools = Pools::made(Recipe::new(connect, options), naming.channel());
+        Ok(Self::build(pools, naming, endpoint, options))
     }
 
     /// A store over a pool that you have already. Acks and renewals then wait for a connection behind your own queries,
     /// so prefer [`connect`](Self::connect) for workers. Transactions that the store opens for you are of that pool, too.
+    /// The store never closes its idle connections.
     pub fn from_pool(pool: Pool<D::Db>, options: &StoreOptions) -> Result<Self> {
-        options.check()?;
+        let naming = Self::checked(options)?;
         let endpoint = D::endpoint(&pool.connect_options());
-        Self::build(pool.clone(), pool, endpoint, options)
+        let pools = Pools::given(pool, options, naming.channel());
+        Ok(Self::build(pools, naming, endpoint, options))
     }
 
-    fn build(
-        pool: Pool<D::Db>,
-        users: Pool<D::Db>,
-        endpoint: String,
-        options: &StoreOptions,
-    ) -> Result<Self> {
-        let naming = Self::naming(options)?;
+    fn build(pools: Pools<D>, naming: Naming, endpoint: String, options: &StoreOptions) -> Self {
         let statements = Statements::new(&D::FILES, &naming);
-        let StoreOptions { keep_done, listen, .. } = *options;
-        let listener = Arc::default();
-        Ok(Self(Arc::new(Inner { pool, users, listener, listen, naming, statements, keep_done, endpoint })))
+        let keep_done = options.keep_done;
+        Self(Arc::new(Inner { pools: Arc::new(pools), naming, statements, keep_done, endpoint }))
+    }
+
+    fn checked(options: &StoreOptions) -> Result<Naming> {
+        options.check()?;
+        Self::naming(options)
+    }
+
+    /// Lets all clones go on with connections that are made like this. False, and nothing happens, if that is another
+    /// database or another queue in it, or if it takes another store.
+    pub(crate) fn replace_connections(
+        &self,
+        connect: ConnectOptions<D>,
+        options: &StoreOptions,
+    ) -> Result<bool> {
+        let asked = Self::checked(options)?;
+        D::check_options(&connect)?;
+        let Inner { pools, naming, keep_done, endpoint, .. } = &*self.0;
+        Ok(*endpoint == D::endpoint(&connect)
+            && *naming == asked
+            && *keep_done == options.keep_done
+            && pools.change(Recipe::new(connect, options)))
     }
 
     pub(crate) fn naming(options: &StoreOptions) -> Result<Naming> {
@@ -165,7 +187,7 @@ impl<D: Dialect> SqlStore<D> {
     /// Answers the version that is there now. It runs on a connection of its own, only when it is called.
     pub async fn migrate(&self) -> Result<u32> {
         let script = Script::new(&D::FILES, &self.0.naming);
-        let outcome = D::migrate(&self.0.pool.connect_options(), &script).await;
+        let outcome = D::migrate(&self.0.pools.connect_options(), &script).await;
         outcome
             .map_err(|error| self.wrap("migrate", error))?
             .map_err(|error| error.during("migrate").with_context("database", &self.0.endpoint))
@@ -177,30 +199,23 @@ impl<D: Dialect> SqlStore<D> {
         Ok(D::print(&script))
     }
 
-    /// The store's pool. Its connections have settings for a queue's own statements; use it for nothing else.
-    pub fn pool(&self) -> &Pool<D::Db> {
-        &self.0.pool
+    /// The store's pool, as it is now: a rest, or another login, puts another in its place, and closes this one. Its
+    /// connections have settings for a queue's own statements; use it for nothing else.
+    pub fn pool(&self) -> Pool<D::Db> {
+        self.0.pools.pool(Whose::Ours)
     }
 
-    /// Closes all connections, once the statements and transactions under way have ended.
+    /// Closes all connections for good, once the statements and transactions under way have ended.
     pub async fn close(&self) {
-        let (own, users) = (self.0.pool.close(), self.0.users.close());
-        if let Some(listener) = self.0.listener.get() {
-            listener.close().await;
-        }
-        users.await;
-        own.await;
+        self.0.pools.close().await;
     }
 
     /// The same store with another choice about what is done; it shares the connections.
     #[must_use]
     pub fn keep_done(&self, keep: bool) -> Self {
-        let Inner { pool, users, listener, listen, naming, statements, endpoint, .. } = &*self.0;
+        let Inner { pools, naming, statements, endpoint, .. } = &*self.0;
         Self(Arc::new(Inner {
-            pool: pool.clone(),
-            users: users.clone(),
-            listener: Arc::clone(listener),
-            listen: *listen,
+            pools: Arc::clone(pools),
             naming: naming.clone(),
             statements: statements.clone(),
             keep_done: keep,
@@ -216,13 +231,17 @@ impl<D: Dialect> SqlStore<D> {
         wrap(operation, &self.0.endpoint, D::judge, error)
     }
 
+    async fn acquire(&self, operation: &'static str) -> Result<PoolConnection<D::Db>> {
+        self.0.pools.acquire().await.map_err(|error| self.wrap(operation, error))
+    }
+
     pub(crate) async fn begin_own(&self, operation: &'static str) -> Result<Transaction<'static, D::Db>> {
-        self.0.pool.begin_with(D::BEGIN).await.map_err(|error| self.wrap(operation, error))
+        self.0.pools.begin(Whose::Ours, D::BEGIN).await.map_err(|error| self.wrap(operation, error))
     }
 
     /// A transaction that only reads.
     pub(crate) async fn begin_read(&self, operation: &'static str) -> Result<Transaction<'static, D::Db>> {
-        self.0.pool.begin_with(D::BEGIN_READ).await.map_err(|error| self.wrap(operation, error))
+        self.0.pools.begin(Whose::Ours, D::BEGIN_READ).await.map_err(|error| self.wrap(operation, error))
     }
 
     pub(crate) async fn commit_own(
@@ -249,7 +268,7 @@ impl<D: Dialect> SqlStore<D> {
         statement: &Statement,
         args: &[Arg<'_>],
     ) -> Result<Vec<<D::Db as Database>::Row>> {
-        let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap(operation, error))?;
+        let mut connection = self.acquire(operation).await?;
         D::fetch(&mut connection, statement, args).await.map_err(|error| self.wrap(operation, error))
     }
 
@@ -261,7 +280,7 @@ impl<D: Dialect> SqlStore<D> {
 
     async fn enqueue_once(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
         if chunks::<D>(messages).len() == 1 && !D::insert_is_long(messages) {
-            let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap("enqueue", error))?;
+            let mut connection = self.acquire("enqueue").await?;
             return self
                 .insert_chunk("enqueue", &mut connection, messages, Birth::Ready)
                 .await
@@ -299,7 +318,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     async fn settle_once(&self, settlements: &[&Settlement]) -> Result<SettledBatch> {
-        let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap("settle", error))?;
+        let mut connection = self.acquire("settle").await?;
         let rows = D::settle(&mut connection, &self.0.statements, settlements, self.0.keep_done).await;
         let rows = rows.map_err(|error| self.wrap("settle", error))?;
         let (codes, joins) = row::ended_joins(&rows)?;
@@ -316,14 +335,14 @@ impl<D: Dialect> SqlStore<D> {
         args: &[Arg<'_>],
     ) -> Result<Vec<<D::Db as Database>::Row>> {
         retrying!(async {
-            let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap(operation, error))?;
+            let mut connection = self.acquire(operation).await?;
             let rows = D::sweep(&mut connection, &self.0.statements, statement, args).await;
             rows.map_err(|error| self.wrap(operation, error))
         })
     }
 
     async fn renew_once(&self, leases: &[&Lease], lease: Duration) -> Result<Vec<Settled>> {
-        let mut connection = self.0.pool.acquire().await.map_err(|error| self.wrap("renew", error))?;
+        let mut connection = self.acquire("renew").await?;
         let rows = D::renew(&mut connection, &self.0.statements.renew, leases, lease).await;
         codes(&rows.map_err(|error| self.wrap("renew", error))?)
     }
@@ -380,20 +399,6 @@ impl<D: Dialect> SqlStore<D> {
         let outcome = D::execute(connection, &self.statements().unpark, &args).await;
         outcome.map(drop).map_err(|error| self.wrap(operation, error))
     }
-}
-
-/// What the pools of a store have in common.
-fn pool_options<D: Dialect>(options: &StoreOptions) -> PoolOptions<D::Db> {
-    PoolOptions::<D::Db>::new()
-        .max_connections(options.max_connections)
-        .acquire_timeout(options.acquire_timeout)
-        .test_before_acquire(false)
-        // A round trip before every statement would double the cost of each; a connection that rested may be stale.
-        .before_acquire(|connection, meta| {
-            Box::pin(
-                async move { Ok(meta.idle_for < Duration::from_secs(1) || connection.ping().await.is_ok()) },
-            )
-        })
 }
 
 /// The batch in pieces that fit into one statement each.
@@ -552,23 +557,38 @@ impl<D: Dialect> Store for SqlStore<D> {
         format!("{} {}", self.0.endpoint, self.0.naming.full("outbox"))
     }
 
+    async fn identity(&self) -> Result<Option<String>> {
+        let rows = self.fetch("identity", &self.statements().identity, &[]).await?;
+        let row = rows.first().ok_or_else(|| self.wrap("identity", SqlxError::RowNotFound))?;
+        let Some(place) =
+            D::place(row.text(0)?).map_err(|error| self.wrap("identity", SqlxError::Io(error)))?
+        else {
+            return Ok(None);
+        };
+        let Naming { schema, prefix, .. } = &self.0.naming;
+        let schema = schema.clone().or(row.opt_text(1)?).unwrap_or_default();
+        let mut queue = format!("{schema}.{prefix}");
+        if row.bool(2)? {
+            queue.make_ascii_lowercase();
+        }
+        Ok(Some(format!("{} {place} {queue}", D::SCHEMES[0])))
+    }
+
+    async fn rest(&self) {
+        self.0.pools.rest().await;
+    }
+
     async fn nudge(&self) -> Result<()> {
         if !D::LISTENS {
             return Ok(());
         }
-        let failed = |error| self.wrap("nudge", error);
-        let mut connection = self.0.pool.acquire().await.map_err(failed)?;
-        D::nudge(&mut connection, &self.0.naming.channel()).await.map_err(failed)
+        let mut connection = self.acquire("nudge").await?;
+        let nudged = D::nudge(&mut connection, &self.0.naming.channel()).await;
+        nudged.map_err(|error| self.wrap("nudge", error))
     }
 
     async fn wakeup(&self) {
-        let Inner { pool, users, listener, listen, naming, .. } = &*self.0;
-        if D::LISTENS && *listen && !pool.is_closed() {
-            let start = || Listener::start((*users.connect_options()).clone(), naming.channel());
-            listener.get_or_init(start).wait().await;
-        } else {
-            std::future::pending::<()>().await;
-        }
+        self.0.pools.wakeup().await;
     }
 }
 
@@ -601,7 +621,7 @@ impl<D: Dialect> Transactions for SqlStore<D> {
     type Transaction = Transaction<'static, D::Db>;
 
     async fn begin(&self) -> Result<Self::Transaction> {
-        self.0.users.begin_with(D::BEGIN_USER).await.map_err(|error| self.wrap("begin", error))
+        self.0.pools.begin(Whose::Users, D::BEGIN_USER).await.map_err(|error| self.wrap("begin", error))
     }
 
     async fn commit(&self, transaction: Self::Transaction) -> Result<()> {

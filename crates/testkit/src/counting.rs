@@ -9,9 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use posthaste_core::{
     Attached, Birth, Change, ClaimRequest, Cursor, EndedJoin, Enqueued, Error, ErrorKind, Expired, Filter,
-    HistoryEntry, Join, JoinFilter, JoinId, JoinListing, JoinStore, Lease, Listing, Look, Message, MessageId,
-    NewJoin, NewMessage, Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement,
-    Stats, StepEnd, StepListing, Store, StoreAdmin, TransactionalStore, Transactions, Turn,
+    HistoryEntry, InboxEntry, InboxRecord, InboxStore, Join, JoinFilter, JoinId, JoinListing, JoinStore,
+    Lease, Listing, Look, Message, MessageId, NewJoin, NewMessage, Once, Reaped, Record, Reported, Result,
+    Retention, Settled, SettledBatch, Settlement, Stats, StepEnd, StepListing, Store, StoreAdmin,
+    TransactionalStore, Transactions, Turn,
 };
 use tokio::sync::Semaphore;
 
@@ -25,8 +26,9 @@ pub struct Counting<S> {
 #[derive(Debug, Default)]
 struct Counts {
     calls: BTreeMap<&'static str, u64>,
-    failing: BTreeMap<&'static str, u64>,
+    failing: BTreeMap<&'static str, (u64, ErrorKind)>,
     held: BTreeMap<&'static str, Arc<Semaphore>>,
+    lost_commits: u64,
     largest_claim: usize,
     answered_claims: u64,
 }
@@ -69,7 +71,17 @@ impl<S> Counting<S> {
 
     /// Lets the next so many calls of this operation fail, as if the database could not be reached.
     pub fn fail(&self, operation: &'static str, times: u64) {
-        self.counts.lock().unwrap().failing.insert(operation, times);
+        self.counts.lock().unwrap().failing.insert(operation, (times, ErrorKind::Unavailable));
+    }
+
+    /// Lets the next so many calls of this operation lose a conflict.
+    pub fn conflict(&self, operation: &'static str, times: u64) {
+        self.counts.lock().unwrap().failing.insert(operation, (times, ErrorKind::Conflict));
+    }
+
+    /// Lets the answers of the next so many commits be lost: they take place, but nobody knows.
+    pub fn lose_commits(&self, times: u64) {
+        self.counts.lock().unwrap().lost_commits = times;
     }
 
     /// Holds back the answers of this operation, `claim` or `look`: it takes place at once, but nobody is told.
@@ -96,9 +108,9 @@ impl<S> Counting<S> {
         let mut counts = self.counts.lock().unwrap();
         *counts.calls.entry(operation).or_default() += 1;
         match counts.failing.get_mut(operation) {
-            Some(left) if *left > 0 => {
+            Some((left, kind)) if *left > 0 => {
                 *left -= 1;
-                Err(Error::new(ErrorKind::Unavailable, "the database is away, for a test").during(operation))
+                Err(Error::new(*kind, "the database is away, for a test").during(operation))
             }
             _ => Ok(()),
         }
@@ -188,6 +200,16 @@ impl<S: Store> Store for Counting<S> {
         self.store.name()
     }
 
+    async fn identity(&self) -> Result<Option<String>> {
+        self.count("identity")?;
+        self.store.identity().await
+    }
+
+    async fn rest(&self) {
+        let _ = self.count("rest");
+        self.store.rest().await;
+    }
+
     async fn nudge(&self) -> Result<()> {
         self.count("nudge")?;
         self.store.nudge().await
@@ -265,6 +287,28 @@ impl<S: JoinStore> JoinStore for Counting<S> {
     }
 }
 
+impl<S: InboxStore> InboxStore for Counting<S> {
+    async fn remember(&self, connection: &mut S::Connection, entry: &InboxEntry<'_>) -> Result<Once> {
+        self.count("remember")?;
+        self.store.remember(connection, entry).await
+    }
+
+    async fn remembered(
+        &self,
+        consumer: &str,
+        source: &str,
+        message_id: MessageId,
+    ) -> Result<Option<InboxRecord>> {
+        self.count("remembered")?;
+        self.store.remembered(consumer, source, message_id).await
+    }
+
+    async fn forget(&self, consumer: &str, keep: Duration, limit: u32) -> Result<u64> {
+        self.count("forget")?;
+        self.store.forget(consumer, keep, limit).await
+    }
+}
+
 impl<S: Transactions> Transactions for Counting<S> {
     type Transaction = S::Transaction;
 
@@ -275,7 +319,13 @@ impl<S: Transactions> Transactions for Counting<S> {
 
     async fn commit(&self, transaction: S::Transaction) -> Result<()> {
         self.count("commit")?;
-        self.store.commit(transaction).await
+        self.store.commit(transaction).await?;
+        let mut counts = self.counts.lock().unwrap();
+        if counts.lost_commits == 0 {
+            return Ok(());
+        }
+        counts.lost_commits -= 1;
+        Err(Error::new(ErrorKind::CommitUnknown, "the answer was lost, for a test").during("commit"))
     }
 
     async fn rollback(&self, transaction: S::Transaction) -> Result<()> {

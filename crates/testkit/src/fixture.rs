@@ -7,15 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use posthaste_core::{
-    Change, Failure, Filter, JoinFilter, JoinStatus, JoinStore, MessageId, Outcome, Retention, Settlement,
-    State, Store, StoreAdmin, TransactionalStore, Transactions,
+    Change, Failure, Filter, InboxStore, JoinFilter, JoinStatus, JoinStore, MessageId, Outcome, Retention,
+    Settlement, State, Store, StoreAdmin, TransactionalStore, Transactions,
 };
 
 /// One fresh, empty store for one test. Whatever goes wrong in here is a panic.
 #[async_trait]
 pub trait Fixture: Sized + Send + Sync + 'static {
     /// The store. Clones of it are handed to tasks.
-    type Store: Transactions + JoinStore + StoreAdmin + Clone;
+    type Store: Transactions + JoinStore + InboxStore + StoreAdmin + Clone;
     /// A real transaction of a user's own.
     type Transaction: Send;
 
@@ -42,7 +42,7 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     }
 
     /// Lets time pass for the store. Real databases move every stored time into the past, those of the history, of the
-    /// jobs, of joins and their steps, and the time of occurrence included.
+    /// jobs, of joins and their steps, of the inbox, and the time of occurrence included.
     async fn advance(&self, by: Duration);
 
     /// Begins a transaction. Cases never hold two at a time in one task: some databases have one writer.
@@ -72,7 +72,7 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// The ids in the archive, oldest first.
     async fn archived(&self) -> Vec<MessageId>;
 
-    /// Empties the store of messages and joins; the archive may stay. The default does it message by message.
+    /// Empties the store of messages and joins; archive and inbox may stay. The default does it message by message.
     async fn clear(&self) {
         clear_through_the_api(self).await;
     }

@@ -1,15 +1,17 @@
-//! What happened, and whether it may have: an append-only record of a run, and the checks of I1, I2, I4, I5, I6, I7 and I12.
+//! What happened, and whether it may have: an append-only record of a run, and the checks of I1, I2, I4, I5,
+//! I6, I7, I9 and I12.
 //!
 //! Recording must never accuse the innocent: a claim is recorded after it returned and a settlement before it is sent,
 //! so what is recorded as one's own lies within what was. Checks name the first violation they find.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::Mutex;
 use std::time::Instant;
 
 use posthaste_core::{
-    Filter, Join, JoinFilter, JoinStatus, Lease, MessageId, Settled, State, Stats, Step, StepStatus,
-    StoreAdmin, WorkItemId, WorkerId,
+    Filter, Join, JoinFilter, JoinStatus, Lease, MessageId, NewMessage, Settled, State, Stats, Step,
+    StepStatus, StoreAdmin, WorkItemId, WorkerId,
 };
 
 /// What became of the transaction that a message was enqueued in.
@@ -350,6 +352,67 @@ impl JoinCensus {
             }
         }
         Ok(())
+    }
+}
+
+/// What consumers have done, counted by consumer and message.
+///
+/// An effect that every store has is a message that is published in the transaction in which the consumer acts: its key is the
+/// consumer, its correlation id the message that was acted upon.
+#[derive(Clone, Debug, Default)]
+pub struct Effects(BTreeMap<(String, String), u64>);
+
+impl Effects {
+    /// The topic of a message that is an effect.
+    pub const TOPIC: &'static str = "effect";
+
+    /// The effect of this consumer's acting upon this message, to be published in the transaction in which it acts.
+    pub fn effect(consumer: &str, message: MessageId) -> NewMessage {
+        let effect = NewMessage::bytes(Self::TOPIC, "").key(consumer).correlation_id(message.to_string());
+        effect.build().unwrap()
+    }
+
+    /// One more effect.
+    pub fn add(&mut self, consumer: impl Into<String>, message: impl fmt::Display) {
+        *self.0.entry((consumer.into(), message.to_string())).or_default() += 1;
+    }
+
+    /// The effects in a store.
+    pub async fn of<S: StoreAdmin + ?Sized>(store: &S) -> Self {
+        let (mut effects, mut after) = (Self::default(), None);
+        loop {
+            let page = store.list(&Filter::default(), after, 200).await.unwrap();
+            for message in page.records.into_iter().map(|record| record.message) {
+                if message.topic.as_str() == Self::TOPIC {
+                    effects.add(message.key.unwrap_or_default(), message.correlation_id.unwrap_or_default());
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return effects;
+            }
+        }
+    }
+
+    /// How often this consumer has acted upon this message.
+    pub fn of_message(&self, consumer: &str, message: MessageId) -> u64 {
+        self.0.get(&(consumer.to_owned(), message.to_string())).copied().unwrap_or_default()
+    }
+
+    /// I9: each of these consumers has acted exactly once upon each of these messages, and upon no other.
+    pub fn exactly_once(&self, consumers: &[&str], messages: &[MessageId]) -> Verdict {
+        for consumer in consumers {
+            for message in messages {
+                match self.of_message(consumer, *message) {
+                    1 => {}
+                    times => return Err(format!("{consumer} acted {times} times upon {message}")),
+                }
+            }
+        }
+        match self.0.len() - consumers.len() * messages.len() {
+            0 => Ok(()),
+            more => Err(format!("{more} effects are of messages that nobody sent")),
+        }
     }
 }
 

@@ -233,3 +233,19 @@ fn a_step_that_nobody_will_count_is_reported() {
     }
     assert_says(&with(|_, _, states| states.clear()), "is gone");
 }
+
+/// I9 itself.
+#[test]
+fn effects_that_are_missing_doubled_or_foreign_are_reported() {
+    let messages = [MessageId::new(), MessageId::new()];
+    let mut effects = Effects::default();
+    for consumer in ["mail", "stock"] {
+        messages.iter().for_each(|message| effects.add(consumer, message));
+    }
+    assert_eq!(effects.exactly_once(&["mail", "stock"], &messages), Ok(()));
+    let missing = effects.exactly_once(&["mail", "stock"], &[messages[0], messages[1], MessageId::new()]);
+    assert_says(&missing, "mail acted 0 times upon");
+    assert_says(&effects.exactly_once(&["mail"], &messages), "2 effects are of messages that nobody sent");
+    effects.add("stock", messages[1]);
+    assert_says(&effects.exactly_once(&["mail", "stock"], &messages), "stock acted 2 times upon");
+}

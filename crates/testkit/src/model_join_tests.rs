@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use posthaste_core::{
     Attached, Birth, Change, ClaimRequest, Cursor, EndedJoin, Enqueued, Expired, Failure, FailureClass,
-    Filter, HistoryEntry, Join, JoinFilter, JoinId, JoinListing, JoinStore, Lease, Listing, Look,
-    MemoryTransaction, Message, MessageId, NewJoin, NewMessage, Outcome, Reaped, Record, Reported, Result,
-    Retention, Settled, SettledBatch, Settlement, State, Stats, StepEnd, StepListing, StepStatus, Store,
-    StoreAdmin, TransactionalStore, Transactions, Turn,
+    Filter, HistoryEntry, InboxEntry, InboxRecord, InboxStore, Join, JoinFilter, JoinId, JoinListing,
+    JoinStore, Lease, Listing, Look, MemoryTransaction, Message, MessageId, NewJoin, NewMessage, Once,
+    Outcome, Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement, State, Stats,
+    StepEnd, StepListing, StepStatus, Store, StoreAdmin, TransactionalStore, Transactions, Turn,
 };
 
 use super::*;
@@ -237,6 +237,23 @@ impl JoinStore for Doctored {
         wait: MessageId,
     ) -> Result<Look> {
         self.inner.wait_for_join(transaction, join, wait).await
+    }
+}
+
+impl InboxStore for Doctored {
+    async fn remember(&self, transaction: &mut MemoryTransaction, entry: &InboxEntry<'_>) -> Result<Once> {
+        self.inner.remember(transaction, entry).await
+    }
+    async fn remembered(
+        &self,
+        consumer: &str,
+        source: &str,
+        message_id: MessageId,
+    ) -> Result<Option<InboxRecord>> {
+        self.inner.remembered(consumer, source, message_id).await
+    }
+    async fn forget(&self, consumer: &str, keep: Duration, limit: u32) -> Result<u64> {
+        self.inner.forget(consumer, keep, limit).await
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{Fixture, Logs, Meters};
 pub mod bounds;
 pub mod costs;
 pub mod drain;
+pub mod encryption;
 pub mod faults;
 pub mod handlers;
 pub mod hot;
@@ -26,6 +27,7 @@ pub mod route;
 pub mod secrecy;
 pub mod shutdown;
 pub mod signals;
+pub mod sinks;
 mod support;
 pub mod trace;
 
@@ -58,6 +60,17 @@ macro_rules! runtime_suite {
                 keys_to_their_end,
                 suspects_to_their_end,
                 a_drain_that_cannot_look;
+            encryption:
+                only_handlers_can_read,
+                off_by_default,
+                keys_change,
+                without_keys,
+                forgeries_are_refused,
+                plaintext_can_be_refused,
+                joins_are_encrypted,
+                claims_are_decrypted,
+                its_header_is_reserved,
+                errors_do_not_tell;
             faults:
                 a_loop_goes_on,
                 nothing_new_while_settling_fails,
@@ -178,11 +191,29 @@ macro_rules! runtime_suite {
                 any_future_ends_it,
                 begun_before_the_run,
                 settling_fails_to_the_end;
+            sinks:
+                routes,
+                a_trace_goes_along,
+                a_retry_sends_to_the_others,
+                verdicts_decide,
+                batches_gather,
+                keys_go_one_by_one,
+                a_sink_that_is_down_is_left_alone,
+                one_message_tries,
+                the_others_wait_for_it,
+                nothing_is_born_leased_for_it,
+                a_silent_sink_has_a_deadline,
+                a_forgotten_verdict_is_no_success,
+                a_sink_that_panics,
+                what_was_lost_is_not_sent,
+                a_stop_while_it_is_down,
+                impossible_sinks_do_not_construct;
             signals:
                 the_life_of_a_message_in_the_log,
                 failures_in_the_log,
                 every_metric_counts,
-                gauges_go_down;
+                gauges_go_down,
+                figures_have_thresholds;
             trace:
                 a_trace_goes_on,
                 a_publishers_trace,

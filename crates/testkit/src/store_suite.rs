@@ -15,6 +15,11 @@ pub mod encoding;
 pub mod enqueue;
 pub mod expiry;
 pub mod handled;
+pub mod inbox;
+pub mod inbox_consumer;
+pub mod inbox_failure;
+pub mod inbox_forget;
+pub mod inbox_race;
 pub mod join_attach;
 pub mod join_count;
 pub mod join_end;
@@ -125,6 +130,53 @@ macro_rules! store_suite {
                 what_is_not_mentioned_stays,
                 an_empty_list_is_a_list,
                 only_the_holder_says_who_is_done;
+            inbox:
+                first_repeated_altered,
+                consumers_and_sources_are_apart,
+                names_are_compared_byte_by_byte,
+                names_of_full_length,
+                seen_by_its_own_transaction,
+                a_rollback_leaves_no_row,
+                a_savepoint_takes_it_back,
+                what_is_dropped_is_rolled_back,
+                row_and_effect_share_one_fate,
+                a_transaction_goes_on,
+                what_is_kept_for_audit,
+                odd_times_stop_nobody,
+                payloads_of_any_size,
+                impossible_names_are_refused;
+            inbox_consumer:
+                acts_once,
+                a_failed_handler_leaves_no_row,
+                a_panic_is_a_failure,
+                attempts_come_to_an_end,
+                outages_cost_no_attempt,
+                deferrals_cost_no_attempt,
+                dead_at_once,
+                an_altered_message_is_dead,
+                slow_storm_through_a_consumer;
+            inbox_failure:
+                a_database_that_is_away,
+                a_commit_that_fails,
+                a_commit_whose_answer_is_lost,
+                a_commit_is_asked_for_before_it_is_told,
+                a_conflict_is_tried_again_at_once;
+            inbox_forget:
+                by_age,
+                of_one_consumer,
+                up_to_a_limit,
+                impossible_limits_are_refused,
+                retention_is_positive,
+                in_batches,
+                slow_by_schedule,
+                slow_one_process_at_a_time;
+            inbox_race:
+                the_second_waits_for_a_commit,
+                the_second_waits_for_a_rollback,
+                one_of_many_is_first,
+                in_opposite_order,
+                slow_forget_against_remember,
+                slow_duplicate_storm;
             join_attach:
                 attach_makes_a_step,
                 attaching_again_changes_nothing,

@@ -4,11 +4,16 @@
 //! A mutant must be a defect that a user could meet, not a matter of taste, and its tests must fail because of it
 //! every time. What one line of a dialect's SQL cannot break, because a second line looks again, is not listed for it.
 
+mod brokers;
+mod encryption;
+mod inbox;
 mod mysql;
 mod postgres;
 mod runtime;
 mod rust;
+mod sinks;
 mod sqlite;
+mod tenants;
 
 /// A change of one place in one file.
 #[derive(Debug)]
@@ -39,14 +44,32 @@ pub(super) enum Program {
     Memory,
     /// The runtime on the store in memory.
     Runtime,
+    /// Many stores at a time, over a simulated network.
+    Tenants,
     /// What the core tests by itself.
     CoreUnits,
+    /// The sink and the consumer on a real RabbitMQ.
+    Rabbitmq,
+    /// What the crate for RabbitMQ tests by itself.
+    RabbitmqUnits,
+    /// The sink and the consumer on a real NATS.
+    Nats,
 }
 
 impl Program {
     /// In an order in which little is built twice: what depends on most comes first.
-    pub(super) const ALL: [Self; 6] =
-        [Self::Stores, Self::SqlxWhole, Self::SqlxUnits, Self::Memory, Self::Runtime, Self::CoreUnits];
+    pub(super) const ALL: [Self; 10] = [
+        Self::Stores,
+        Self::SqlxWhole,
+        Self::SqlxUnits,
+        Self::Rabbitmq,
+        Self::RabbitmqUnits,
+        Self::Nats,
+        Self::Memory,
+        Self::Runtime,
+        Self::Tenants,
+        Self::CoreUnits,
+    ];
 
     /// What cargo is to build.
     pub(super) fn arguments(self) -> &'static [&'static str] {
@@ -56,16 +79,31 @@ impl Program {
             Self::SqlxUnits => &["-p", "posthaste-sqlx", "--lib"],
             Self::Memory => &["-p", "posthaste-testkit", "--test", "memory"],
             Self::Runtime => &["-p", "posthaste-testkit", "--test", "runtime"],
+            Self::Tenants => &["-p", "posthaste-testkit", "--test", "tenants"],
             Self::CoreUnits => &["-p", "posthaste-core", "--lib"],
+            Self::Rabbitmq => &["-p", "posthaste-rabbitmq", "--test", "rabbitmq"],
+            Self::RabbitmqUnits => &["-p", "posthaste-rabbitmq", "--lib"],
+            Self::Nats => &["-p", "posthaste-nats", "--test", "nats"],
         }
     }
 }
 
 /// All mutants, those of the core last: after one of them everything is built again.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    [postgres::MUTANTS, mysql::MUTANTS, sqlite::MUTANTS, rust::MUTANTS, runtime::MUTANTS]
-        .into_iter()
-        .flatten()
+    [
+        postgres::MUTANTS,
+        mysql::MUTANTS,
+        sqlite::MUTANTS,
+        brokers::MUTANTS,
+        rust::MUTANTS,
+        inbox::MUTANTS,
+        runtime::MUTANTS,
+        tenants::MUTANTS,
+        sinks::MUTANTS,
+        encryption::MUTANTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 #[cfg(test)]
@@ -75,12 +113,16 @@ mod tests {
 
     #[test]
     fn every_mutant_applies_to_the_workspace() {
+        let mut stale = Vec::new();
         for mutant in all() {
             let file = crate::stages::root().join(mutant.file);
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             let count = text.matches(mutant.original).count();
-            assert_eq!(count, 1, "{}: occurs {count} times in {}: update the list", mutant.name, mutant.file);
+            if count != 1 {
+                stale.push(format!("{}: occurs {count} times in {}", mutant.name, mutant.file));
+            }
         }
+        assert!(stale.is_empty(), "update the list:\n{}", stale.join("\n"));
     }
 
     #[test]

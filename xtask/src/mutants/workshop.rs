@@ -59,8 +59,9 @@ impl Workshop {
     /// Runs the tests that must kill this mutant, each for a limited time.
     pub(super) fn test_mutant(&self, mutant: &Mutant) -> Result<Ended, String> {
         let mut arguments = mutant.program.arguments().to_vec();
-        let settings = format!("xtask:{}", self.settings().display());
-        arguments.extend(["--tool-config-file", &settings]);
+        // In place of the workspace's own, which would take precedence, and are more patient.
+        let settings = self.settings().display().to_string();
+        arguments.extend(["--config-file", &settings]);
         trial::run(&mut self.cargo(), &arguments, mutant.killers)
     }
 

@@ -1,35 +1,30 @@
-//! Database URLs: building ours, and reading given ones far enough to ask for the version.
+//! URLs of servers: building ours, and reading given ones far enough to ask for the version.
 //!
 //! Not a general URL library: parameters after `?` are ignored, and what it does not understand it refuses. A
 //! password must never appear in a command line or an error text, which is why clients get an [`Address`] and
 //! not the URL.
 
-/// Where a database is and who asks.
-#[derive(Debug, PartialEq)]
+/// Where a server is and who asks.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Address {
     pub(super) host: String,
     /// The product's usual port when absent.
     pub(super) port: Option<u16>,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
+    /// Or whatever else the server calls its parts.
     pub(super) database: Option<String>,
 }
 
 impl Address {
-    /// A server on this machine that asks for no password.
-    pub(super) fn local(user: &str, port: u16, database: &str) -> Self {
-        Self {
-            host: "127.0.0.1".to_owned(),
-            port: Some(port),
-            user: Some(user.to_owned()),
-            password: None,
-            database: Some(database.to_owned()),
-        }
+    /// A server on this machine that asks for nothing.
+    pub(super) fn local(port: u16) -> Self {
+        Self { host: "127.0.0.1".to_owned(), port: Some(port), user: None, password: None, database: None }
     }
 
     /// Reads `scheme://user:password@host:port/database`; everything but scheme and host may be absent.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
-        let (_, rest) = url.split_once("://").ok_or("a database URL has `://` after its scheme")?;
+        let (_, rest) = url.split_once("://").ok_or("a URL has `://` after its scheme")?;
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
         // The last `@`: careless passwords contain one.
@@ -37,15 +32,15 @@ impl Address {
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
         let (host, port) = match place.rsplit_once(':') {
             Some((host, port)) => {
-                (host, Some(port.parse().map_err(|_| "the port of the database URL is not a number")?))
+                (host, Some(port.parse().map_err(|_| "the port of the URL is not a number")?))
             }
             None => (place, None),
         };
         if host.is_empty() {
-            return Err("the database URL names no host".to_owned());
+            return Err("the URL names no host".to_owned());
         }
         Ok(Self {
-            host: decode(host)?.ok_or("the database URL names no host")?,
+            host: decode(host)?.ok_or("the URL names no host")?,
             port,
             user: decode(user)?,
             password: decode(password)?,
@@ -55,10 +50,11 @@ impl Address {
 
     /// The URL of an address made by [`Address::local`], whose parts need no escaping.
     pub(super) fn url(&self, scheme: &str) -> String {
-        let user = self.user.as_deref().map(|user| format!("{user}@")).unwrap_or_default();
+        let password = self.password.as_deref().map(|password| format!(":{password}")).unwrap_or_default();
+        let login = self.user.as_deref().map(|user| format!("{user}{password}@")).unwrap_or_default();
         let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
-        let database = self.database.as_deref().unwrap_or_default();
-        format!("{scheme}://{user}{}{port}/{database}", self.host)
+        let database = self.database.as_deref().map(|database| format!("/{database}")).unwrap_or_default();
+        format!("{scheme}://{login}{}{port}{database}", self.host)
     }
 }
 
@@ -74,9 +70,9 @@ fn decode(text: &str) -> Result<Option<String>, String> {
         let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
         let code = digit(rest.next()).zip(digit(rest.next())).map(|(high, low)| high * 16 + low);
         let code = code.and_then(|code| u8::try_from(code).ok());
-        bytes.push(code.ok_or("the database URL has a `%` without two hexadecimal digits")?);
+        bytes.push(code.ok_or("the URL has a `%` without two hexadecimal digits")?);
     }
-    let text = String::from_utf8(bytes).map_err(|_| "the database URL is not UTF-8 once decoded")?;
+    let text = String::from_utf8(bytes).map_err(|_| "the URL is not UTF-8 once decoded")?;
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
@@ -86,10 +82,25 @@ mod tests {
 
     #[test]
     fn our_own_urls_are_read_back_unchanged() {
-        let address = Address::local("postgres", 5433, "posthaste_test_7");
-        let url = address.url("postgres");
-        assert_eq!(url, "postgres://postgres@127.0.0.1:5433/posthaste_test_7");
-        assert_eq!(Address::parse(&url), Ok(address));
+        let database = Address {
+            user: Some("postgres".to_owned()),
+            database: Some("posthaste_test_7".to_owned()),
+            ..Address::local(5433)
+        };
+        let broker = Address {
+            user: Some("guest".to_owned()),
+            password: Some("guest".to_owned()),
+            ..Address::local(5672)
+        };
+        for (address, scheme, expected) in [
+            (database, "postgres", "postgres://postgres@127.0.0.1:5433/posthaste_test_7"),
+            (broker, "amqp", "amqp://guest:guest@127.0.0.1:5672"),
+            (Address::local(4222), "nats", "nats://127.0.0.1:4222"),
+        ] {
+            let url = address.url(scheme);
+            assert_eq!(url, expected);
+            assert_eq!(Address::parse(&url), Ok(address));
+        }
     }
 
     #[test]

@@ -6,9 +6,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Address, Engine};
+use super::sql::{self, Sql};
+use super::{Address, Engine, Identity, Room};
 use crate::guard::Recipe;
 use crate::programs;
+
+/// The user of the machine it runs as when root starts it.
+const ACCOUNT: &str = "mysql";
 
 /// The server's programs.
 pub(super) struct Mariadb {
@@ -23,11 +27,59 @@ impl Engine for Mariadb {
     const VARIABLE: &str = "POSTHASTE_TEST_MYSQL";
     const SCHEME: &str = "mysql";
     const PORT: u16 = 3306;
+    const PACKAGE: &str = "mariadb-server";
+    const ACCOUNT: Option<&str> = Some(ACCOUNT);
+
+    fn home(port: u16) -> Address {
+        sql::home::<Self>(port)
+    }
+
+    fn identify(address: &Address) -> Result<Identity, String> {
+        let answer = sql::query::<Self>(address, "select version()")?;
+        Ok(identity(&answer))
+    }
+
+    fn room(home: &Address, shared: bool) -> Result<Room, String> {
+        sql::room::<Self>(home, shared)
+    }
+
+    fn installed() -> Option<Self> {
+        let installer = programs::find_any(&["mariadb-install-db", "mysql_install_db"]);
+        // Without that script a server called mysqld is MySQL's, and one called mariadbd is of no use.
+        let names: &[&str] = if installer.is_some() { &["mariadbd", "mysqld"] } else { &["mysqld"] };
+        Some(Self { server: programs::find_any(names)?, installer })
+    }
+
+    fn recipe(&self, folder: &Path, port: u16) -> Result<Recipe, String> {
+        let data = format!("--datadir={}", folder.join("data").display());
+        let mut common = vec!["--no-defaults".into(), data.into()];
+        if programs::is_root() {
+            common.push(format!("--user={ACCOUNT}").into());
+        }
+        let mut prepare = vec![self.installer.as_ref().unwrap_or(&self.server).into()];
+        prepare.extend_from_slice(&common);
+        let mut serve = vec![self.server.clone().into()];
+        serve.extend(common);
+        serve.extend([format!("--port={port}").into(), "--bind-address=127.0.0.1".into()]);
+        serve.push(format!("--socket={}", folder.join("s.sock").display()).into());
+        serve.push(format!("--pid-file={}", folder.join("pid").display()).into());
+        serve.push("--skip-log-bin".into());
+        if self.installer.is_some() {
+            // The usual root may log in over a socket only; `normal` lets it in over TCP, without password.
+            prepare.push("--auth-root-authentication-method=normal".into());
+            prepare.push("--skip-test-db".into());
+        } else {
+            prepare.push("--initialize-insecure".into());
+            // Its second protocol would listen on every interface.
+            serve.push("--mysqlx=OFF".into());
+        }
+        Ok(Recipe { prepare, serve, stop: "TERM", afterwards: Vec::new() })
+    }
+}
+
+impl Sql for Mariadb {
     const SUPERUSER: &str = "root";
     const HOME: &str = "mysql";
-    const ACCOUNT: &str = "mysql";
-    const PACKAGE: &str = "mariadb-server";
-    const VERSION: &str = "select version()";
 
     fn client(address: &Address, statement: &str) -> Result<Command, String> {
         let client = programs::find_any(&["mariadb", "mysql"])
@@ -53,44 +105,12 @@ impl Engine for Mariadb {
         // An abandoned transaction would otherwise hold the drop back for a day, which is the default.
         format!("set lock_wait_timeout = 10; drop database if exists {database}")
     }
+}
 
-    fn tidy_version(answer: &str) -> (&'static str, String) {
-        let name = if answer.contains("MariaDB") { Self::NAME } else { "MySQL" };
-        (name, answer.split('-').next().unwrap_or("unknown").to_owned())
-    }
-
-    fn installed() -> Option<Self> {
-        let installer = programs::find_any(&["mariadb-install-db", "mysql_install_db"]);
-        // Without that script a server called mysqld is MySQL's, and one called mariadbd is of no use.
-        let names: &[&str] = if installer.is_some() { &["mariadbd", "mysqld"] } else { &["mysqld"] };
-        Some(Self { server: programs::find_any(names)?, installer })
-    }
-
-    fn recipe(&self, folder: &Path, port: u16) -> Result<Recipe, String> {
-        let data = format!("--datadir={}", folder.join("data").display());
-        let mut common = vec!["--no-defaults".into(), data.into()];
-        if programs::is_root() {
-            common.push(format!("--user={}", Self::ACCOUNT).into());
-        }
-        let mut prepare = vec![self.installer.as_ref().unwrap_or(&self.server).into()];
-        prepare.extend_from_slice(&common);
-        let mut serve = vec![self.server.clone().into()];
-        serve.extend(common);
-        serve.extend([format!("--port={port}").into(), "--bind-address=127.0.0.1".into()]);
-        serve.push(format!("--socket={}", folder.join("s.sock").display()).into());
-        serve.push(format!("--pid-file={}", folder.join("pid").display()).into());
-        serve.push("--skip-log-bin".into());
-        if self.installer.is_some() {
-            // The usual root may log in over a socket only; `normal` lets it in over TCP, without password.
-            prepare.push("--auth-root-authentication-method=normal".into());
-            prepare.push("--skip-test-db".into());
-        } else {
-            prepare.push("--initialize-insecure".into());
-            // Its second protocol would listen on every interface.
-            serve.push("--mysqlx=OFF".into());
-        }
-        Ok(Recipe { prepare, serve, stop: "TERM" })
-    }
+/// The answer tells which of the two products it is.
+fn identity(answer: &str) -> Identity {
+    let name = if answer.contains("MariaDB") { Mariadb::NAME } else { "MySQL" };
+    Identity { name, version: answer.split('-').next().unwrap_or("unknown").to_owned() }
 }
 
 #[cfg(test)]
@@ -99,9 +119,9 @@ mod tests {
 
     #[test]
     fn the_version_tells_which_product_it_is() {
-        let (name, version) = Mariadb::tidy_version("10.11.14-MariaDB-0+deb12u2");
+        let Identity { name, version } = identity("10.11.14-MariaDB-0+deb12u2");
         assert_eq!((name, version.as_str()), ("MariaDB", "10.11.14"));
-        let (name, version) = Mariadb::tidy_version("8.4.2");
+        let Identity { name, version } = identity("8.4.2");
         assert_eq!((name, version.as_str()), ("MySQL", "8.4.2"));
     }
 

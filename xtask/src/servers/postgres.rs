@@ -5,12 +5,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Address, Engine};
+use super::sql::{self, Sql};
+use super::{Address, Engine, Identity, Room};
 use crate::guard::Recipe;
 use crate::programs;
 
 /// Where Debian keeps one folder per major version, outside the search path.
 const DEBIAN: &str = "/usr/lib/postgresql";
+/// The user of the machine it runs as when root starts it.
+const ACCOUNT: &str = "postgres";
 
 /// The folder of the server's programs.
 pub(super) struct Postgres {
@@ -23,11 +26,60 @@ impl Engine for Postgres {
     const VARIABLE: &str = "POSTHASTE_TEST_POSTGRES";
     const SCHEME: &str = "postgres";
     const PORT: u16 = 5432;
+    const PACKAGE: &str = "postgresql";
+    const ACCOUNT: Option<&str> = Some(ACCOUNT);
+
+    fn home(port: u16) -> Address {
+        sql::home::<Self>(port)
+    }
+
+    fn identify(address: &Address) -> Result<Identity, String> {
+        let answer = sql::query::<Self>(address, "show server_version")?;
+        Ok(identity(&answer))
+    }
+
+    fn room(home: &Address, shared: bool) -> Result<Room, String> {
+        sql::room::<Self>(home, shared)
+    }
+
+    fn installed() -> Option<Self> {
+        let told = || {
+            let folder = programs::answer(Command::new("pg_config").arg("--bindir")).ok()?;
+            Some(PathBuf::from(folder))
+        };
+        let searched = || programs::find("initdb")?.parent().map(Path::to_owned);
+        let complete = |bin: &PathBuf| {
+            ["initdb", "postgres"].iter().all(|name| programs::is_executable(&bin.join(name)))
+        };
+        newest_of(Path::new(DEBIAN))
+            .filter(complete)
+            .or_else(|| told().filter(complete))
+            .or_else(|| searched().filter(complete))
+            .map(|bin| Self { bin })
+    }
+
+    fn recipe(&self, folder: &Path, port: u16) -> Result<Recipe, String> {
+        // It refuses to run as root, and unlike MariaDB has no option to become somebody else.
+        let prefix = if programs::is_root() { programs::become_user(ACCOUNT)? } else { Vec::new() };
+        let data = folder.join("data");
+        let mut prepare = prefix.clone();
+        prepare.extend([self.bin.join("initdb").into(), "-D".into(), data.clone().into()]);
+        prepare.extend(
+            ["-A", "trust", "-U", Self::SUPERUSER, "--no-sync", "-E", "UTF8", "--locale=C"].map(Into::into),
+        );
+        let mut serve = prefix;
+        serve.extend([self.bin.join("postgres").into(), "-D".into(), data.into()]);
+        serve.extend(["-p".into(), port.to_string().into()]);
+        serve.extend(["-c".into(), "listen_addresses=127.0.0.1".into()]);
+        serve.extend(["-c".into(), format!("unix_socket_directories={}", folder.display()).into()]);
+        // SIGINT is its fast shutdown: it does not wait for clients to leave.
+        Ok(Recipe { prepare, serve, stop: "INT", afterwards: Vec::new() })
+    }
+}
+
+impl Sql for Postgres {
     const SUPERUSER: &str = "postgres";
     const HOME: &str = "postgres";
-    const ACCOUNT: &str = "postgres";
-    const PACKAGE: &str = "postgresql";
-    const VERSION: &str = "show server_version";
 
     fn client(address: &Address, statement: &str) -> Result<Command, String> {
         let psql = programs::find("psql")
@@ -55,52 +107,12 @@ impl Engine for Postgres {
     fn drop(database: &str) -> String {
         format!("drop database if exists {database} with (force)")
     }
+}
 
-    fn tidy_version(answer: &str) -> (&'static str, String) {
-        (Self::NAME, answer.split_whitespace().next().unwrap_or("unknown").to_owned())
-    }
-
-    fn installed() -> Option<Self> {
-        let told = || {
-            let folder = programs::answer(Command::new("pg_config").arg("--bindir")).ok()?;
-            Some(PathBuf::from(folder))
-        };
-        let searched = || programs::find("initdb")?.parent().map(Path::to_owned);
-        let complete = |bin: &PathBuf| {
-            ["initdb", "postgres"].iter().all(|name| programs::is_executable(&bin.join(name)))
-        };
-        newest_of(Path::new(DEBIAN))
-            .filter(complete)
-            .or_else(|| told().filter(complete))
-            .or_else(|| searched().filter(complete))
-            .map(|bin| Self { bin })
-    }
-
-    fn recipe(&self, folder: &Path, port: u16) -> Result<Recipe, String> {
-        // It refuses to run as root, and unlike MariaDB has no option to become somebody else.
-        let mut prefix = Vec::new();
-        if programs::is_root() {
-            let setpriv = programs::find("setpriv")
-                .ok_or("as root, PostgreSQL needs setpriv (Debian: package util-linux) to change the user")?;
-            prefix.push(setpriv.into());
-            prefix.push(format!("--reuid={}", Self::ACCOUNT).into());
-            prefix.push(format!("--regid={}", Self::ACCOUNT).into());
-            prefix.push("--clear-groups".into());
-        }
-        let data = folder.join("data");
-        let mut prepare = prefix.clone();
-        prepare.extend([self.bin.join("initdb").into(), "-D".into(), data.clone().into()]);
-        prepare.extend(
-            ["-A", "trust", "-U", Self::SUPERUSER, "--no-sync", "-E", "UTF8", "--locale=C"].map(Into::into),
-        );
-        let mut serve = prefix;
-        serve.extend([self.bin.join("postgres").into(), "-D".into(), data.into()]);
-        serve.extend(["-p".into(), port.to_string().into()]);
-        serve.extend(["-c".into(), "listen_addresses=127.0.0.1".into()]);
-        serve.extend(["-c".into(), format!("unix_socket_directories={}", folder.display()).into()]);
-        // SIGINT is its fast shutdown: it does not wait for clients to leave.
-        Ok(Recipe { prepare, serve, stop: "INT" })
-    }
+/// Without the remark that a distribution adds to the number.
+fn identity(answer: &str) -> Identity {
+    let version = answer.split_whitespace().next().unwrap_or("unknown").to_owned();
+    Identity { name: Postgres::NAME, version }
 }
 
 /// The program folder of the highest version below `root`.
@@ -116,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_distributions_remark_is_cut_from_the_version() {
-        let (name, version) = Postgres::tidy_version("15.14 (Debian 15.14-0+deb12u1)");
+        let Identity { name, version } = identity("15.14 (Debian 15.14-0+deb12u1)");
         assert_eq!((name, version.as_str()), ("PostgreSQL", "15.14"));
     }
 

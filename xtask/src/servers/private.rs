@@ -8,12 +8,12 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Address, Apt, Engine, Found, query, test_database};
+use super::{Address, Apt, Engine, Found, Identity};
 use crate::guard::Guard;
 use crate::programs;
 
-/// How long a server may take from an empty folder to its first answer.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// How long a server may take from an empty folder to its first answer: RabbitMQ takes half a minute of two busy cores.
+const DEADLINE: Duration = Duration::from_secs(120);
 /// How often it is asked meanwhile.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -38,23 +38,22 @@ pub(super) fn start<E: Engine>(apt: &mut Apt) -> Result<Found, String> {
         .and_then(|recipe| Guard::server(&recipe, &folder))
         // No guard took the folder over, so it is still ours to delete.
         .inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
-    let home = Address::local(E::SUPERUSER, port, E::HOME);
-    let version = first_answer::<E>(&home, &mut guard)?;
-    let name = test_database();
-    query::<E>(&home, &E::create(&name))?;
+    let home = E::home(port);
+    let identity = first_answer::<E>(&home, &mut guard)?;
+    let room = E::room(&home, false)?;
     Ok(Found {
-        url: Address::local(E::SUPERUSER, port, &name).url(E::SCHEME),
-        version: Some(version),
+        url: room.address.url(E::SCHEME),
+        identity,
         source: "private, started for this run".to_owned(),
         guard: Some(guard),
     })
 }
 
-fn first_answer<E: Engine>(home: &Address, guard: &mut Guard) -> Result<String, String> {
+fn first_answer<E: Engine>(home: &Address, guard: &mut Guard) -> Result<Identity, String> {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let silence = match query::<E>(home, E::VERSION) {
-            Ok(version) => return Ok(version),
+        let silence = match E::identify(home) {
+            Ok(identity) => return Ok(identity),
             Err(silence) => silence,
         };
         if guard.has_ended() {
@@ -71,7 +70,7 @@ fn first_answer<E: Engine>(home: &Address, guard: &mut Guard) -> Result<String, 
 }
 
 /// A port nobody uses now; somebody else may take it before the server does, and then the server says so.
-fn free_port() -> Result<u16, String> {
+pub(super) fn free_port() -> Result<u16, String> {
     TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())
@@ -81,7 +80,7 @@ fn free_port() -> Result<u16, String> {
 /// An empty folder that belongs to whoever will run the server.
 fn fresh_folder<E: Engine>() -> Result<PathBuf, String> {
     let root = std::env::temp_dir();
-    if programs::is_root() {
+    if E::ACCOUNT.is_some() && programs::is_root() {
         must_be_open_to_all(&root)?;
     }
     let folder = root.join(format!("posthaste-{}-{}", E::KEY, std::process::id()));
@@ -99,15 +98,13 @@ fn fresh_folder<E: Engine>() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// As root, the server runs as a user of its own, who must be able to write here.
+/// As root, most servers run as users of their own, who must be able to write here.
 fn hand_over<E: Engine>(folder: &Path) -> Result<(), String> {
-    if !programs::is_root() {
-        return Ok(());
-    }
-    let account = programs::account(E::ACCOUNT)
-        .map_err(|fault| format!("root must run it as user {}: {fault}", E::ACCOUNT))?;
+    let Some(name) = E::ACCOUNT.filter(|_| programs::is_root()) else { return Ok(()) };
+    let account =
+        programs::account(name).map_err(|fault| format!("root must run it as user {name}: {fault}"))?;
     chown(folder, Some(account.user), Some(account.group))
-        .map_err(|error| format!("cannot give {} to user {}: {error}", folder.display(), E::ACCOUNT))
+        .map_err(|error| format!("cannot give {} to user {name}: {error}", folder.display()))
 }
 
 fn must_be_open_to_all(folder: &Path) -> Result<(), String> {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::call::unpanicked;
 use super::hot::Fresh;
 use super::queue::{Waiting, runs_alone};
 use super::{Dispatcher, Reply, Until};
@@ -23,9 +22,9 @@ const OVERLAP_DELAY: Duration = Duration::from_secs(1);
 impl<S: Store> Dispatcher<S> {
     pub(super) fn arrived(&mut self, fresh: Fresh) {
         let Fresh { message, slot, leased } = fresh;
-        count(metrics::HOT_ENQUEUED, 1);
+        count(metrics::HOT_ENQUEUED, &self.inner.name, 1);
         self.activity += 1;
-        self.hold(message.lease(), leased + self.inner.settings.lease);
+        self.hold(message.lease(), leased + self.inner.plan.settings.lease);
         if self.is_stopping() {
             self.release(message);
         } else {
@@ -35,8 +34,11 @@ impl<S: Store> Dispatcher<S> {
 
     /// How many messages to claim, if any at all.
     pub(super) fn wanted(&self, now: Instant) -> Option<u32> {
-        let registry = &self.inner.registry;
+        let registry = &self.inner.plan.registry;
         if self.claiming || self.is_stopping() || self.settle_at.is_some() || registry.is_empty() {
+            return None;
+        }
+        if self.inner.share.must_give_way(now) {
             return None;
         }
         // While a suspect runs, or is to run, alone, nothing else could start.
@@ -46,7 +48,7 @@ impl<S: Store> Dispatcher<S> {
         if alone || self.clearing_since.is_some() || joined {
             return None;
         }
-        let settings = &self.inner.settings;
+        let settings = &self.inner.plan.settings;
         let busy = self.running.len() + self.stuck.len();
         let mut free = (settings.workers as usize).saturating_sub(busy);
         if free == 0 && self.queue.hot_len() > 0 {
@@ -57,6 +59,12 @@ impl<S: Store> Dispatcher<S> {
         let waiting = self.queue.cold_len() + self.stale.len();
         let room = (settings.cold_capacity as usize).saturating_sub(waiting);
         let bytes = (settings.cold_bytes as usize).saturating_sub(self.queue.cold_bytes());
+        // Others may have filled the memory that all share; what is then left is for whoever has a turn.
+        let shared = self.inner.share.room();
+        let (room, bytes) = match shared {
+            Some(all) => (room.min(all.messages.max(1)), bytes.min(all.bytes.max(1))),
+            None => (room, bytes),
+        };
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -64,17 +72,24 @@ impl<S: Store> Dispatcher<S> {
             reason = "an estimate"
         )]
         let fitting = ((bytes as f64 / self.average_bytes) as usize).max(usize::from(bytes > 0));
-        let want = self.prefetch.want(waiting, free).min(room).min(fitting);
+        let quantum = shared.map_or(usize::MAX, |_| settings.tenants_quantum as usize);
+        let want = self.prefetch.want(waiting, free).min(room).min(fitting).min(quantum);
         u32::try_from(want).ok().filter(|want| *want > 0)
     }
 
     pub(super) fn claim(&mut self, now: Instant) {
-        let Some(limit) = self.wanted(now) else { return };
-        let due = match self.until {
+        let due = match self.until() {
             Until::ShutDown => self.poll.next() <= now,
             Until::Idle => self.nothing_since != Some(self.activity),
         };
-        if !due {
+        let Some(limit) = self.wanted(now).filter(|_| due) else {
+            if std::mem::take(&mut self.asked_to_look) {
+                self.inner.share.wants_no_look();
+            }
+            return;
+        };
+        self.asked_to_look = !self.inner.share.may_look();
+        if self.asked_to_look {
             return;
         }
         self.poll.looked(now);
@@ -83,10 +98,10 @@ impl<S: Store> Dispatcher<S> {
         self.calls.spawn(async move {
             let request = ClaimRequest::new(inner.worker.clone())
                 .limit(limit)
-                .lease(inner.settings.lease)
-                .topics(inner.registry.topics().clone());
+                .lease(inner.plan.settings.lease)
+                .topics(inner.plan.registry.topics().into_owned());
             let asked = Instant::now();
-            let outcome = unpanicked(inner.store.claim(&request)).await;
+            let outcome = inner.call(inner.store.claim(&request)).await;
             Reply::Claimed { limit, asked, activity, outcome }
         });
     }
@@ -94,12 +109,13 @@ impl<S: Store> Dispatcher<S> {
     pub(super) fn claimed(&mut self, limit: u32, asked: Instant, activity: u64, messages: Vec<Message>) {
         let now = Instant::now();
         let found = messages.len();
+        self.inner.share.looked(Some((u32::try_from(found).unwrap_or(limit), limit)));
         if found > 0 {
             debug!(store = %self.inner.name, claimed = found, "claimed");
-            count(metrics::CLAIMED, found as u64);
+            count(metrics::CLAIMED, &self.inner.name, found as u64);
             self.activity += 1;
         }
-        let free = self.running.len() + self.stuck.len() < self.inner.settings.workers as usize;
+        let free = self.running.len() + self.stuck.len() < self.inner.plan.settings.workers as usize;
         // A suspect comes alone: that says nothing about what else there is.
         let alone = found == 1 && messages.iter().any(|message| message.lease_losses > 0);
         if found == limit as usize || alone {
@@ -126,7 +142,7 @@ impl<S: Store> Dispatcher<S> {
             let first = Lease { item: lease.item, epoch: i32::MIN };
             let old: Vec<Lease> = self.held.range(first..lease).map(|(old, _)| *old).collect();
             old.iter().for_each(|old| self.lose(*old, now));
-            self.hold(lease, asked + self.inner.settings.lease);
+            self.hold(lease, asked + self.inner.plan.settings.lease);
             let message = Arc::new(message);
             if self.is_stopping() {
                 self.release(message);

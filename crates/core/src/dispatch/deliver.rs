@@ -2,7 +2,6 @@
 //!
 //! Nothing here talks to the store: what came of it is told to the dispatcher.
 
-use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -77,7 +76,7 @@ pub(crate) async fn deliver(
             // Inside of the future, so that a panic in making the handler's own is caught, too.
             caught(async { handler.call(&arrival).await })
                 .await
-                .unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+                .unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic)))?;
             // With one handler, the ack says all there is to say.
             if many {
                 progress.way().done.push(handler.name.clone());
@@ -86,10 +85,4 @@ pub(crate) async fn deliver(
         Ok(())
     };
     context.scope(calls.instrument(span)).await
-}
-
-fn panicked(panic: &(dyn Any + Send)) -> HandlerError {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    HandlerError::from(format!("the handler panicked: {}", text.unwrap_or("no text")))
 }

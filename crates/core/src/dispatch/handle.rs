@@ -17,11 +17,13 @@ use super::renew::Stage;
 use super::settle::dies;
 use super::verdict::{Ended, outcome};
 use super::{Dispatcher, LAST_GRACE};
+use crate::commons::Wish;
 use crate::error::Result;
-use crate::handler::{Arrival, HandlerResult};
+use crate::handler::{Arrival, HandlerError, HandlerResult};
 use crate::id::Lease;
 use crate::message::Message;
 use crate::metrics::{self, count_failure};
+use crate::outbox::Home;
 use crate::store::Store;
 
 /// Why a handler was told to stop.
@@ -56,13 +58,21 @@ pub(super) struct Running {
 
 impl<S: Store> Dispatcher<S> {
     pub(super) fn start(&mut self, now: Instant) {
-        let settings = &self.inner.settings;
+        let settings = &self.inner.plan.settings;
         let (workers, lease) = (settings.workers as usize, settings.lease);
         let most_gathered = settings.settle_batch as usize;
         if !self.queue.peek().is_some_and(Waiting::runs_alone) {
             // The suspect that the others were waited for has lost its lease meanwhile.
             self.clearing_since = None;
         }
+        let was_in_line = std::mem::take(&mut self.is_in_line);
+        self.start_all(now, workers, lease, most_gathered);
+        if was_in_line && !self.is_in_line {
+            self.inner.share.wants_none();
+        }
+    }
+
+    fn start_all(&mut self, now: Instant, workers: usize, lease: Duration, most_gathered: usize) {
         while let Some(next) = self.queue.peek() {
             let busy = self.running.len() + self.stuck.len() >= workers;
             // What has been delivered and is not settled would be delivered again after a crash: there is a limit to it.
@@ -83,14 +93,19 @@ impl<S: Store> Dispatcher<S> {
                     return;
                 }
             }
-            self.clearing_since = None;
-            let Some(waiting) = self.queue.pop() else { return };
-            let until = self.held.get(&waiting.lease()).map(|held| held.until);
+            let until = self.held.get(&next.lease()).map(|held| held.until);
             if until.is_none_or(|until| until <= now + lease / 10) {
+                self.clearing_since = None;
                 self.renew_at = now;
-                self.stale.push(waiting);
+                self.stale.extend(self.queue.pop());
                 continue;
             }
+            if !self.inner.share.may_start(Wish { now, lease, is_suspect: suspect }) {
+                self.is_in_line = true;
+                return;
+            }
+            self.clearing_since = None;
+            let Some(waiting) = self.queue.pop() else { return };
             if suspect {
                 let Message { id, topic, lease_losses, .. } = &*waiting.message;
                 info!(message_id = %id, %topic, lease_losses, store = %self.inner.name, "a suspect runs alone");
@@ -102,20 +117,30 @@ impl<S: Store> Dispatcher<S> {
 
     pub(super) fn launch(&mut self, waiting: Waiting, now: Instant) {
         let waited = now.duration_since(waiting.since);
-        metrics::time(metrics::WAIT_SECONDS, "path", waiting.path(), waited);
+        metrics::time(metrics::WAIT_SECONDS, &self.inner.name, "path", waiting.path(), waited);
         if waiting.slot.is_none() {
             self.prefetch.waited(waited);
         }
-        let message = waiting.message;
+        let message = match self.inner.open(&waiting.message) {
+            Ok(message) => message,
+            Err(failure) => {
+                let ended = Ended::Answered(Err(HandlerError::failed(failure)));
+                let progress = Progress::new(&waiting.message.handled);
+                self.inner.share.ended();
+                self.judge(waiting.message, ended, &progress);
+                return;
+            }
+        };
         let lease = message.lease();
         let cancel = CancellationToken::new();
         let progress = Progress::new(&message.handled);
         let arrival = Arrival {
             message: Arc::clone(&message),
-            states: Arc::clone(&self.inner.states),
+            states: Arc::clone(&self.inner.plan.states),
             cancel: cancel.clone(),
+            home: Arc::clone(&self.inner) as Arc<dyn Home>,
         };
-        let handlers = self.inner.registry.of(message.topic.as_str());
+        let handlers = self.inner.plan.registry.of(message.topic.as_str());
         let name = Arc::clone(&self.inner.name);
         let abort = self.deliveries.spawn(deliver(handlers, arrival, progress.clone(), name));
         let task = abort.id();
@@ -138,13 +163,21 @@ impl<S: Store> Dispatcher<S> {
             Err(error) => (error.id(), Err(error)),
         };
         if self.stuck.remove(&task) {
+            self.inner.share.ended();
             return;
         }
         let Some(lease) = self.leases.remove(&task) else { return };
+        self.inner.share.ended();
         let Some(running) = self.running.remove(&lease) else { return };
         self.prefetch.ended();
         let took = running.started.elapsed();
-        metrics::time(metrics::HANDLER_SECONDS, "topic", running.message.topic.as_str(), took);
+        metrics::time(
+            metrics::HANDLER_SECONDS,
+            &self.inner.name,
+            "topic",
+            running.message.topic.as_str(),
+            took,
+        );
         let ended = match (answer, running.phase) {
             // Done is done, however late: the store knows whether the lease still holds.
             (Ok(Ok(())), _) => Ended::Answered(Ok(())),
@@ -171,7 +204,7 @@ impl<S: Store> Dispatcher<S> {
     pub(super) fn judge(&mut self, message: Arc<Message>, ended: Ended, progress: &Progress) {
         let topic = message.topic.as_str();
         let rules = self.inner.rules_of(topic);
-        let outcome = outcome(&message, ended, rules, &self.inner.settings, fastrand::f64());
+        let outcome = outcome(&message, ended, rules, &self.inner.plan.settings, fastrand::f64());
         if let Some(failure) = outcome.failure() {
             let attempt = message.attempts.saturating_add(1);
             let handler = progress.last().unwrap_or_default();
@@ -180,7 +213,7 @@ impl<S: Store> Dispatcher<S> {
                 message_id = %message.id, topic, handler, attempt, class = %failure.class(), error = failure.text(),
                 ?again_after, store = %self.inner.name, "a handler failed"
             );
-            count_failure(metrics::FAILED, topic, failure.class());
+            count_failure(metrics::FAILED, &self.inner.name, topic, failure.class());
             if dies(&message, &outcome) {
                 error!(
                     message_id = %message.id, topic, handler, attempt, class = %failure.class(),
@@ -219,7 +252,7 @@ impl<S: Store> Dispatcher<S> {
                         message_id = %running.message.id, topic = %running.message.topic, store = %self.inner.name,
                         "a handler's time is over"
                     );
-                    self.cancel(lease, Why::TimedOut, now, self.inner.settings.cancel_grace);
+                    self.cancel(lease, Why::TimedOut, now, self.inner.plan.settings.cancel_grace);
                 }
                 Phase::Cancelled(why) => {
                     running.abort.abort();
@@ -253,7 +286,7 @@ impl<S: Store> Dispatcher<S> {
         let expired =
             self.running.keys().filter(|lease| self.held.get(lease).is_some_and(|held| held.until <= now));
         for lease in expired.copied().collect::<Vec<_>>() {
-            self.cancel(lease, Why::Lost, now, self.inner.settings.cancel_grace);
+            self.cancel(lease, Why::Lost, now, self.inner.plan.settings.cancel_grace);
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::message::Message;
+use crate::settings::Settings;
 
 /// Room for one message in the hot queue; given back when it is dropped.
 #[derive(Debug)]
@@ -66,6 +67,17 @@ impl Door {
             bytes: Arc::new(Semaphore::new(bytes.min(most))),
             inside: Mutex::default(),
         }
+    }
+
+    /// As the settings say.
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self::new(settings.hot_capacity as usize, settings.hot_bytes as usize)
+    }
+
+    /// Another door, closed, to the same room.
+    pub(crate) fn beside(&self) -> Self {
+        let (places, bytes) = (Arc::clone(&self.places), Arc::clone(&self.bytes));
+        Self { exists: self.exists, places, bytes, inside: Mutex::default() }
     }
 
     fn inside(&self) -> std::sync::MutexGuard<'_, Inside> {

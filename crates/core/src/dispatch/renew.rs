@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::call::unpanicked;
 use super::handle::Why;
 use super::{Dispatcher, Reply};
 use crate::id::Lease;
@@ -42,7 +41,7 @@ impl<S: Store> Dispatcher<S> {
         if self.renewing || now < self.renew_at {
             return;
         }
-        let lease = self.inner.settings.lease;
+        let lease = self.inner.plan.settings.lease;
         self.renew_at = now + lease / 3;
         let due = self.held.iter().filter(|(_, held)| {
             !matches!(held.stage, Stage::Settling | Stage::Lost) && held.until <= now + lease.mul_f64(0.7)
@@ -55,14 +54,14 @@ impl<S: Store> Dispatcher<S> {
         let inner = Arc::clone(&self.inner);
         self.calls.spawn(async move {
             let asked = Instant::now();
-            let outcome = unpanicked(inner.store.renew(&leases, inner.settings.lease)).await;
+            let outcome = inner.call(inner.store.renew(&leases, inner.plan.settings.lease)).await;
             Reply::Renewed { leases, asked, outcome }
         });
     }
 
     pub(super) fn renewed(&mut self, leases: &[Lease], asked: Instant, answers: &[Settled]) {
         let now = Instant::now();
-        let until = asked + self.inner.settings.lease;
+        let until = asked + self.inner.plan.settings.lease;
         for (lease, answer) in leases.iter().zip(answers) {
             // One that is being settled meanwhile has another answer coming.
             let Some(held) = self.held.get_mut(lease).filter(|held| held.stage != Stage::Settling) else {
@@ -90,12 +89,12 @@ impl<S: Store> Dispatcher<S> {
         if matches!(held.stage, Stage::Settling | Stage::Lost) {
             return;
         }
-        count(metrics::LOST, 1);
+        count(metrics::LOST, &self.inner.name, 1);
         warn!(item = %lease.item, store = %self.inner.name, "a lease was lost");
         match held.stage {
             Stage::Running => {
                 held.stage = Stage::Lost;
-                self.cancel(lease, Why::Lost, now, self.inner.settings.cancel_grace);
+                self.cancel(lease, Why::Lost, now, self.inner.plan.settings.cancel_grace);
             }
             Stage::Waiting => {
                 self.held.remove(&lease);

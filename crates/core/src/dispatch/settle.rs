@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::call::unpanicked;
 use super::renew::Stage;
 use super::{Dispatcher, Reply, Until};
+use crate::clock::{Clock as _, SystemClock};
 use crate::error::Error;
 use crate::message::Message;
 use crate::metrics::{self, count, count_failure, count_with};
@@ -65,7 +65,7 @@ impl<S: Store> Dispatcher<S> {
         let inner = Arc::clone(&self.inner);
         self.calls.spawn(async move {
             let settlements: Vec<Settlement> = batch.iter().map(|one| one.settlement.clone()).collect();
-            let outcome = unpanicked(inner.store.settle(&settlements)).await;
+            let outcome = inner.call(inner.store.settle(&settlements)).await;
             Reply::Settled { batch, outcome }
         });
     }
@@ -80,13 +80,13 @@ impl<S: Store> Dispatcher<S> {
         if many || awaited || self.gathered.is_empty() || self.settling {
             return None;
         }
-        self.settled_at.map(|last| last + self.inner.settings.settle_interval)
+        self.settled_at.map(|last| last + self.inner.plan.settings.settle_interval)
     }
 
     pub(super) fn settled(&mut self, batch: &[Gathered], answers: &[Settled]) {
-        let now = Instant::now();
+        let (now, wall) = (Instant::now(), SystemClock.now());
         self.settling_works();
-        self.settle_batch = (self.settle_batch * 2).min(self.inner.settings.settle_batch as usize);
+        self.settle_batch = (self.settle_batch * 2).min(self.inner.plan.settings.settle_batch as usize);
         self.activity += 1;
         let mut delivered: BTreeMap<&str, u64> = BTreeMap::new();
         for (gathered, answer) in batch.iter().zip(answers) {
@@ -97,18 +97,21 @@ impl<S: Store> Dispatcher<S> {
             let acked = settlement.outcome == Outcome::Ack && *answer != Settled::Lost;
             if *answer != Settled::Applied && !acked {
                 warn!(message_id = %message.id, topic, store = %self.inner.name, "a lease was lost before its message was settled");
-                count(metrics::LOST, 1);
+                count(metrics::LOST, &self.inner.name, 1);
                 continue;
             }
             match &settlement.outcome {
                 Outcome::Ack => {
                     self.tally.delivered += 1;
+                    let took = latency(message, wall);
+                    metrics::time(metrics::LATENCY_SECONDS, &self.inner.name, "topic", topic, took);
+                    self.inner.latency.add(took);
                     *delivered.entry(topic).or_default() += 1;
                 }
                 outcome if dies(message, outcome) => {
                     self.tally.dead += 1;
                     if let Some(failure) = outcome.failure() {
-                        count_failure(metrics::DEAD, topic, failure.class());
+                        count_failure(metrics::DEAD, &self.inner.name, topic, failure.class());
                     }
                 }
                 Outcome::Abandon { delay, .. } => {
@@ -124,12 +127,12 @@ impl<S: Store> Dispatcher<S> {
             // What waited behind it may have its turn now. And a join may have ended after the message that waits for it had
             // looked: then it is due at once, not after its delay.
             let deferred = matches!(settlement.outcome, Outcome::Defer { .. });
-            if message.key.is_some() || (deferred && topic == self.inner.settings.join_wait_topic) {
+            if message.key.is_some() || (deferred && topic == self.inner.plan.settings.join_wait_topic) {
                 self.look_at_once(now);
             }
         }
         for (topic, by) in delivered {
-            count_with(metrics::DELIVERED, "topic", topic, by);
+            count_with(metrics::DELIVERED, &self.inner.name, "topic", topic, by);
         }
     }
 
@@ -159,6 +162,14 @@ impl<S: Store> Dispatcher<S> {
         self.settle_at = Some(Instant::now() + pause.mul_f64(0.75 + 0.5 * fastrand::f64()));
         self.inner.door.pause(true);
     }
+}
+
+/// How long a message took from when it was due, or from its beginning if this was not its first attempt. For people: it
+/// compares the database's clock with this machine's.
+fn latency(message: &Message, now: SystemTime) -> Duration {
+    let first = message.attempts == 0 && message.failing_since.is_none();
+    let since = if first { message.due_at } else { message.created_at };
+    now.duration_since(since).unwrap_or_default()
 }
 
 /// Whether this outcome is the end of a message. For the limit of an outage this is an estimate: the database decides, by

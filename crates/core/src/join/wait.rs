@@ -4,11 +4,10 @@
 //! it due. The continuation's id is derived from the join and the waiting message, so that there is one, however often it is
 //! sent.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tracing::{debug, info, warn};
 
 use super::{EndedJoin, JoinId, JoinStatus, Look};
@@ -232,16 +231,7 @@ fn unhex(text: &str) -> Result<Vec<u8>> {
 
 /// The id of the continuation that this waiting message sends: the same, however often it is sent.
 pub(crate) fn continuation_id(join: JoinId, wait: MessageId) -> MessageId {
-    derived(b"posthaste continuation", &[join.as_bytes(), wait.as_bytes()])
-}
-
-/// An id that follows from these facts: a UUID of version 8.
-fn derived(what: &[u8], facts: &[&[u8]]) -> MessageId {
-    let digest =
-        facts.iter().fold(Sha256::new().chain_update(what), |hash, fact| hash.chain_update(fact)).finalize();
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest[..16]);
-    MessageId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    MessageId::derived(b"posthaste continuation", &[join.as_bytes(), wait.as_bytes()])
 }
 
 impl Wait {
@@ -250,7 +240,7 @@ impl Wait {
         let text = serde_json::to_vec(self).map_err(|source| {
             Error::new(ErrorKind::Codec, "the wait cannot be written as JSON").with_source(source)
         })?;
-        Ok(derived(b"posthaste wait", &[self.join_id.as_bytes(), &text]))
+        Ok(MessageId::derived(b"posthaste wait", &[self.join_id.as_bytes(), &text]))
     }
 
     /// Which continuation is sent for a join that ended so.
@@ -269,20 +259,13 @@ impl Wait {
     }
 }
 
-/// The outbox that a handler belongs to; it is there only once the handler has been registered.
-pub(crate) type Home<S> = Arc<OnceLock<Weak<Inner<S>>>>;
-
 /// Handles a message that waits for a join.
-pub(crate) async fn handle<S: Store>(home: Home<S>, message: Arc<Message>) -> HandlerResult {
-    let inner = home.get().and_then(Weak::upgrade);
-    let Some(inner) = inner else {
-        return Err(HandlerError::infrastructure("the outbox is gone"));
-    };
+pub(crate) async fn handle<S: Store>(inner: Arc<Inner<S>>, message: Arc<Message>) -> HandlerResult {
     let wait: Wait = message.json().map_err(HandlerError::dead)?;
     let id = wait.join_id;
-    let check = inner.settings.join_check;
+    let check = inner.plan.settings.join_check;
     // Whatever is wrong with the database is no fault of the message's: waiting costs no attempt.
-    let join = match inner.store.look(id).await.map_err(HandlerError::infrastructure)? {
+    let join = match inner.call(inner.store.look(id)).await.map_err(HandlerError::infrastructure)? {
         Look::Unknown => {
             // The id is part of the payload, so the stored error does not repeat it.
             warn!(store = %inner.name, join_id = %id, message_id = %message.id, "there is no such join: nothing to wait for");
@@ -301,8 +284,11 @@ pub(crate) async fn handle<S: Store>(home: Home<S>, message: Arc<Message>) -> Ha
     };
     let chosen = wait.choose(&join);
     let continuation = chosen.map(|chosen| chosen.message(continuation_id(id, message.id))).transpose();
-    let continuation = continuation.map_err(HandlerError::dead)?;
-    let first = inner.store.continue_join(id, message.id, continuation.as_ref()).await;
+    let mut continuation = continuation.map_err(HandlerError::dead)?;
+    if let Some(continuation) = &mut continuation {
+        inner.seal(continuation)?;
+    }
+    let first = inner.call(inner.store.continue_join(id, message.id, continuation.as_ref())).await;
     let first = first.map_err(HandlerError::infrastructure)?;
     info!(
         store = %inner.name, join_id = %id, message_id = %message.id, status = %join.status,

@@ -1,24 +1,21 @@
 //! Configures an outbox: its handlers, what they share, its policies and settings. Impossible values do not construct.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
-use super::{Inner, Outbox};
-use crate::dispatch::hot::Door;
+use super::{Inner, Outbox, Plan};
+use crate::commons::Share;
 use crate::dispatch::verdict::Rules;
+use crate::encryption::Cipher;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Handler, OfEvent, States};
 use crate::id::WorkerId;
-use crate::join::wait::{self, Home};
-use crate::message::Message;
 use crate::order::OrderPolicy;
 use crate::registry::Registration;
 use crate::retry::{ExponentialBackoff, RetryPolicy};
 use crate::schedule::Schedule;
 use crate::settings::Settings;
+use crate::sink::Guarded;
 use crate::store::Store;
 use crate::topic::Topics;
 
@@ -70,14 +67,16 @@ impl Policy {
 #[must_use = "a builder does nothing until it is built"]
 #[derive(Debug)]
 pub struct OutboxBuilder<S> {
-    store: S,
+    pub(crate) store: S,
     worker: Option<String>,
-    settings: Settings,
+    pub(crate) settings: Settings,
     retry: Option<Arc<dyn RetryPolicy>>,
     policies: Vec<(Topics, Policy)>,
     order: Vec<(Topics, OrderPolicy)>,
     registration: Registration,
     states: States,
+    sinks: Vec<(String, Guarded)>,
+    cipher: Option<Arc<dyn Cipher>>,
     error: Option<Error>,
 }
 
@@ -90,8 +89,8 @@ macro_rules! setters {
     };
 }
 
-impl<S: Store> OutboxBuilder<S> {
-    pub(super) fn new(store: S) -> Self {
+impl<S> OutboxBuilder<S> {
+    pub(crate) fn new(store: S) -> Self {
         Self {
             store,
             worker: None,
@@ -101,6 +100,8 @@ impl<S: Store> OutboxBuilder<S> {
             order: Vec::new(),
             registration: Registration::default(),
             states: States::default(),
+            sinks: Vec::new(),
+            cipher: None,
             error: None,
         }
     }
@@ -158,6 +159,37 @@ impl<S: Store> OutboxBuilder<S> {
         if let Err(error) = self.registration.add(topic, name, handler) {
             self.error.get_or_insert(error);
         }
+        self
+    }
+
+    /// Sends the messages of a topic, or of all that begin alike (`order.*`), or all (`*`), to a sink. Handlers of the same topic
+    /// come before it. If several sinks match, each gets the message; a sink that is given for several patterns gets it once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste_core::Result<()> {
+    /// use posthaste_core::{Guarded, LogSink, MemoryStore, NewMessage, NullSink, Outbox};
+    ///
+    /// let log = Guarded::new(LogSink);
+    /// let outbox = Outbox::builder(MemoryStore::new())
+    ///     .sink("order.*", log.clone())
+    ///     .sink("payment.received", log)                     // the same sink, with the same circuit breaker
+    ///     .sink("heartbeat", NullSink)
+    ///     .build().await?;
+    /// outbox.enqueue(NewMessage::bytes("order.placed", "42")).await?;
+    /// assert_eq!(outbox.drain().await?.delivered, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn sink(mut self, topic: impl AsRef<str>, sink: impl Into<Guarded>) -> Self {
+        self.sinks.push((topic.as_ref().to_owned(), sink.into()));
+        self
+    }
+
+    /// Encrypts payloads and headers of what is published from now on, and decrypts before handlers and sinks get it. Default: off.
+    ///
+    /// What is encrypted is bound to the message's id, topic and content type. Topics, keys, ids and times stay readable, and so
+    /// do the texts of errors. See `Keyring`, of the feature `encryption`.
+    pub fn encryption(mut self, cipher: impl Cipher) -> Self {
+        self.cipher = Some(Arc::new(cipher));
         self
     }
 
@@ -249,9 +281,8 @@ impl<S: Store> OutboxBuilder<S> {
         self
     }
 
-    /// The outbox, once everything has been checked: the settings, the handlers, and the store, which must be reachable and
-    /// have tables that this code knows.
-    pub async fn build(self) -> Result<Outbox<S>> {
+    /// Checks everything that can be checked without a store, and answers with what there is for all of them.
+    pub(crate) fn finish(self) -> Result<Finished<S>> {
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -275,37 +306,54 @@ impl<S: Store> OutboxBuilder<S> {
             as_settings.check().map_err(|error| error.during("policy"))?;
             rules_by_topic.push((topics, own));
         }
-        let home: Home<S> = Arc::new(OnceLock::new());
         let mut registration = self.registration;
+        for (topic, sink) in &self.sinks {
+            registration.add_sink(topic, sink, settings.lease)?;
+        }
         if !registration.is_empty() {
-            let home = Arc::clone(&home);
-            let handler = move |message: Arc<Message>| wait::handle(Arc::clone(&home), message);
-            registration.reserve(&settings.join_wait_topic, "posthaste: wait for a join", handler)?;
+            registration.reserve(&settings.join_wait_topic)?;
         }
         let registry = registration.finish(&self.states)?;
-        self.store.check().await?;
-        if self.worker.as_ref().is_some_and(|name| name.len() > 60 || name.contains('\0')) {
+        let worker = self.worker.unwrap_or_else(|| "worker".to_owned());
+        if worker.len() > 60 || worker.contains('\0') {
             return Err(Error::new(ErrorKind::Configuration, "the worker's name is not acceptable")
                 .with_remedy("give it up to 60 bytes, without NUL"));
         }
-        let inner = Inner {
-            name: self.store.name().into(),
-            worker: WorkerId::unique(self.worker.as_deref().unwrap_or("worker")),
-            door: Door::new(settings.hot_capacity as usize, settings.hot_bytes as usize),
-            states: Arc::new(self.states),
-            wake: Notify::new(),
-            at_once: AtomicBool::new(false),
-            nudging: AtomicBool::new(false),
-            order: self.order,
-            store: self.store,
+        let plan = Plan {
             settings,
             registry,
+            states: Arc::new(self.states),
+            cipher: self.cipher,
             rules,
             rules_by_topic,
+            order: self.order,
         };
-        let inner = Arc::new(inner);
-        // Nobody else has it yet, so it is not set before.
-        let _ = home.set(Arc::downgrade(&inner));
+        let sinks = self.sinks.into_iter().map(|(_, sink)| sink).collect();
+        Ok(Finished { store: self.store, worker, plan: Arc::new(plan), sinks })
+    }
+}
+
+/// What a builder has come to.
+pub(crate) struct Finished<S> {
+    pub(crate) store: S,
+    /// What the process is called in leases, before what makes it unique.
+    pub(crate) worker: String,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) sinks: Vec<Guarded>,
+}
+
+impl<S: Store> OutboxBuilder<S> {
+    /// The outbox, once everything has been checked: the settings, the handlers, and the store, which must be reachable and
+    /// have tables that this code knows.
+    pub async fn build(self) -> Result<Outbox<S>> {
+        let Finished { store, worker, plan, sinks } = self.finish()?;
+        store.check().await?;
+        let name = store.name().into();
+        let inner = Arc::new(Inner::new(store, name, WorkerId::unique(&worker), plan, Share::alone()));
+        for sink in sinks {
+            let outbox = Arc::downgrade(&inner);
+            sink.watch(move || outbox.upgrade().is_some_and(|inner| inner.look_at_once()));
+        }
         Ok(Outbox { inner })
     }
 }

@@ -152,7 +152,7 @@ impl<S: JoinStore> Outbox<S> {
             on_complete: Continuation::of(&on_complete),
             on_fail: on_fail.as_ref().map(Continuation::of),
         };
-        let prepare = |message| self.prepare(message).map(|message| Continuation::of(&message));
+        let prepare = |message| self.prepare_plain(message).map(|message| Continuation::of(&message));
         Ok(PreparedWait {
             // By what was asked for, before the outbox adds a trace of its own to it.
             id: asked.message_id().map_err(waiting)?,
@@ -167,13 +167,14 @@ impl<S: JoinStore> Outbox<S> {
     async fn enqueue_wait(&self, connection: &mut S::Connection, wait: PreparedWait) -> Result<MessageId> {
         let (inner, PreparedWait { id, payload }) = (&self.inner, wait);
         let look = inner.store.wait_for_join(connection, payload.join_id, id).await.map_err(waiting)?;
-        let mut message = NewMessage::json(&inner.settings.join_wait_topic, &payload).id(id);
+        let mut message = NewMessage::json(&inner.plan.settings.join_wait_topic, &payload).id(id);
         if let Look::Pending { expires_in } = look {
-            let check = inner.settings.join_check;
+            let check = inner.plan.settings.join_check;
             message = message.delay(expires_in.map_or(check, |left| left.min(check)));
         }
         let mut message = [message.build().map_err(waiting)?];
         trace(&mut message[0]);
+        inner.seal(&mut message[0])?;
         inner.store.insert(connection, &message, Birth::Ready).await?;
         self.published(&message);
         self.stir(&message);

@@ -16,14 +16,14 @@ const MOST: Duration = Duration::from_millis(250);
 
 /// Beats until it is dropped.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(crate) struct Pulse {
     _hangs_up: Sender<()>,
 }
 
 impl Pulse {
     /// Begins to beat for the runtime that this is called in, several times per lease. Without a thread for it there is
     /// none: it helps against faults of handlers, and is not itself needed.
-    pub(super) fn start(lease: Duration) -> Option<Self> {
+    pub(crate) fn start(lease: Duration) -> Option<Self> {
         let runtime = Handle::current();
         if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return None;

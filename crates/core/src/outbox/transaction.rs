@@ -114,7 +114,7 @@ impl<S: Transactions> OutboxTransaction<S> {
     ) -> Result<Vec<Enqueued>> {
         let inner = Arc::clone(&self.outbox.inner);
         let birth = if hot {
-            Birth::Leased { worker: &inner.worker, lease: inner.settings.lease }
+            Birth::Leased { worker: &inner.worker, lease: inner.plan.settings.lease }
         } else {
             Birth::Ready
         };
@@ -138,7 +138,7 @@ impl<S: Transactions> OutboxTransaction<S> {
                     self.born.push(Fresh { message, slot, leased });
                 }
                 (Enqueued::New { .. }, _) => {
-                    self.ready.insert(inner.registry.handles(message.topic()));
+                    self.ready.insert(inner.plan.registry.handles(message.topic()));
                 }
                 (Enqueued::Duplicate { .. }, _) => {}
             }
@@ -151,14 +151,14 @@ impl<S: Transactions> OutboxTransaction<S> {
         let inner = &self.outbox.inner;
         // What a claim must decide about is born ready: whose turn it is in a key, and what is due or expires later.
         let at_once = Birth::is_at_once(message);
-        if !at_once || !inner.registry.handles(message.topic()) {
+        if !at_once || !inner.plan.registry.handles_now(message.topic()) {
             return None;
         }
         match inner.door.reserve(message.payload().len()) {
             Room::Slot(slot) => Some(slot),
             Room::Closed => None,
             Room::Paused => {
-                count(metrics::HOT_DOWNGRADED, 1);
+                count(metrics::HOT_DOWNGRADED, &inner.name, 1);
                 None
             }
             Room::Full => {
@@ -166,7 +166,7 @@ impl<S: Transactions> OutboxTransaction<S> {
                     store = %inner.name, message_id = %message.id(), topic = message.topic(),
                     "the hot queue is full: a message is left to the cold path"
                 );
-                count(metrics::HOT_DOWNGRADED, 1);
+                count(metrics::HOT_DOWNGRADED, &inner.name, 1);
                 None
             }
         }

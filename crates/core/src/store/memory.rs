@@ -4,6 +4,7 @@
 //! database. Nothing here may be clever: other stores are compared with it, row by row.
 
 mod admin;
+mod inbox;
 mod joins;
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
+use self::inbox::{InboxTable, Remembered};
 use self::joins::{Change, Changed, Joins};
 use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
@@ -44,6 +46,7 @@ pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     keep_done: bool,
     queue: Arc<Mutex<Queue>>,
+    inbox: InboxTable,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +79,7 @@ impl MemoryStore {
 
     /// An empty store that goes by this clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, keep_done: true, queue: Arc::default() }
+        Self { clock, keep_done: true, queue: Arc::default(), inbox: InboxTable::default() }
     }
 
     /// Whether acked messages are kept as done, until they are pruned, or deleted at once. Default: kept.
@@ -88,7 +91,12 @@ impl MemoryStore {
 
     /// A transaction, for publishing in it.
     pub fn begin(&self) -> MemoryTransaction {
-        MemoryTransaction { store: self.clone(), pending: Vec::new(), changes: Vec::new() }
+        MemoryTransaction {
+            store: self.clone(),
+            pending: Vec::new(),
+            changes: Vec::new(),
+            remembered: self.inbox.begin(),
+        }
     }
 
     /// What was archived, oldest first.
@@ -108,6 +116,7 @@ pub struct MemoryTransaction {
     store: MemoryStore,
     pending: Vec<Row>,
     changes: Vec<Change>,
+    remembered: Remembered,
 }
 
 impl MemoryTransaction {
@@ -117,6 +126,7 @@ impl MemoryTransaction {
     pub fn commit(self) {
         let now = self.store.clock.now();
         let mut queue = self.store.lock();
+        self.remembered.keep();
         for row in self.pending {
             if queue.twin_of(row.record.message.id, row.dedup.as_ref()).is_none() {
                 queue.rows.insert(row.seq(), row);
@@ -136,13 +146,14 @@ impl MemoryTransaction {
 
     /// A point to go back to.
     pub fn savepoint(&self) -> Savepoint {
-        Savepoint { rows: self.pending.len(), changes: self.changes.len() }
+        Savepoint { rows: self.pending.len(), changes: self.changes.len(), remembered: self.remembered.len() }
     }
 
     /// Forgets what was published since.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) {
         self.pending.truncate(savepoint.rows);
         self.changes.truncate(savepoint.changes);
+        self.remembered.truncate(savepoint.remembered);
     }
 
     /// Makes a change to joins, as far as this transaction alone sees it.
@@ -176,6 +187,7 @@ fn states_of<'a>(rows: impl Iterator<Item = &'a Row>) -> HashMap<MessageId, Stat
 pub struct Savepoint {
     rows: usize,
     changes: usize,
+    remembered: usize,
 }
 
 impl Row {
@@ -683,6 +695,10 @@ impl Store for MemoryStore {
             queue.joins.remove(*id);
         }
         Ok(over.len() as u64)
+    }
+
+    async fn identity(&self) -> Result<Option<String>> {
+        Ok(Some(format!("memory {:p}", Arc::as_ptr(&self.queue))))
     }
 
     fn name(&self) -> String {

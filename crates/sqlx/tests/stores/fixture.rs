@@ -151,6 +151,7 @@ impl<D: Backend> Fixture for SqlFixture<D> {
             ("join", &["created_at", "updated_at", "ended_at", "expires_at"]),
             ("join_member", &["created_at", "updated_at"]),
             ("join_wait", &["continued_at"]),
+            ("inbox", &["occurred_at", "received_at"]),
         ] {
             let set: Vec<String> =
                 columns.iter().map(|column| format!("{column} = {}", D::earlier(column, by))).collect();
@@ -198,7 +199,7 @@ impl<D: Backend> Fixture for SqlFixture<D> {
 
     async fn clear(&self) {
         self.run(format!("delete from {}", D::TABLE)).await;
-        for table in ["history", "job", "join", "join_member", "join_wait"] {
+        for table in ["history", "job", "join", "join_member", "join_wait", "inbox"] {
             self.run(format!("delete from {}_{table}", D::TABLE)).await;
         }
     }

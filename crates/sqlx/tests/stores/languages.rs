@@ -4,10 +4,11 @@
 
 use std::collections::HashMap;
 use std::process::Command;
+use std::time::Duration;
 
 use posthaste_core::{
-    ClaimRequest, Event, FailureClass, JoinId, JoinStatus, Message, MessageId, NewMessage, Outbox, Settled,
-    State, Store, StoreAdmin, WorkerId, handled,
+    ClaimRequest, Event, FailureClass, Inbox, InboxStore, JoinId, JoinStatus, Message, MessageId, NewMessage,
+    Once, Outbox, Received, Settled, State, Store, StoreAdmin, WorkerId, handled,
 };
 use posthaste_testkit::Fixture;
 
@@ -580,4 +581,121 @@ async fn a_join_by_the_mariadb_client() {
         ("call posthaste_cancel_join('NEW')", "there is no such join"),
     ];
     a_join_from_elsewhere(fixture, client, start, &refused).await;
+}
+
+/// INB-001, INB-011: a consumer in another language and one in Rust have the same inbox: what one has acted upon, the other does
+/// not.
+async fn an_inbox_from_elsewhere<D: Backend>(
+    fixture: SqlFixture<D>,
+    client: Client,
+    once: fn(id: &MessageId, payload: &str) -> String,
+    roll_back: fn(&str) -> String,
+    forget: &str,
+    refused: &[(&str, &str)],
+) {
+    let inbox = Inbox::new(fixture.store.clone(), "stock").unwrap();
+    let here = async |id: MessageId, payload: &str| {
+        let mut tx = fixture.begin().await;
+        let message = Received::new("shop", id, "order.placed", payload.to_owned());
+        let once = inbox.once(&mut tx, &message).await.unwrap();
+        fixture.commit(tx).await;
+        once
+    };
+    let (theirs, ours) = (MessageId::new(), MessageId::new());
+    client.run(&roll_back(&once(&theirs, "{}")));
+    assert_eq!(client.one(&once(&theirs, "{}")), "first", "what was rolled back was never there");
+    assert_eq!(client.one(&once(&theirs, "{}")), "repeated");
+    assert_eq!(client.one(&once(&theirs, "x")), "altered");
+    assert_eq!((here(theirs, "{}").await, here(theirs, "x").await), (Once::Repeated, Once::Altered));
+    assert_eq!(here(ours, "ü").await, Once::First);
+    assert_eq!(
+        (client.one(&once(&ours, "ü")), client.one(&once(&ours, "u"))),
+        ("repeated".into(), "altered".into())
+    );
+    let record = fixture.store.remembered("stock", "shop", theirs).await.unwrap().unwrap();
+    assert_eq!((record.topic.as_str(), record.payload.as_deref()), ("order.placed", Some(&b"{}"[..])));
+    assert_eq!(
+        record.occurred_at,
+        Some(std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000))
+    );
+    for (sql, says) in refused {
+        let error = client.try_run(sql).expect_err(sql);
+        assert!(error.contains(says), "{sql}\n{error}");
+    }
+    assert_eq!(client.one(forget), "0");
+    fixture.advance(Duration::from_secs(7_200)).await;
+    assert_eq!(client.one(forget), "2");
+    fixture.destroy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inbox_by_psql() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let client = Client::psql(&fixture.url);
+    let once = |id: &MessageId, payload: &str| {
+        format!(
+            "select inbox_once('stock', 'shop', '{id}', 'order.placed', convert_to('{payload}', 'UTF8'), \
+             keep_payload => true, occurred_at => to_timestamp(1700000000))"
+        )
+    };
+    let refused = [
+        ("select inbox_once('', 's', gen_random_uuid(), 't', '')", "consumer has 0 bytes"),
+        ("select inbox_once(repeat('c', 101), 's', gen_random_uuid(), 't', '')", "consumer has 101 bytes"),
+        ("select inbox_once('c', repeat('é', 128), gen_random_uuid(), 't', '')", "source has 256 bytes"),
+        ("select inbox_once('c', 's', gen_random_uuid(), null, '')", "topic has 0 bytes"),
+        ("select inbox_once('c', 's', null, 't', '')", "message_id is null"),
+        ("select inbox_once('c', 's', gen_random_uuid(), 't', null)", "payload is null"),
+        ("select inbox_forget('stock', '0')", "keep is 00:00:00"),
+        ("select inbox_forget('stock', '-1 hour')", "keep is -01:00:00"),
+        ("select inbox_forget('stock', '1 hour', 1001)", "max_messages is 1001"),
+        ("select inbox_forget(null, '1 hour')", "consumer is null"),
+    ];
+    let roll_back = |sql: &str| format!("begin; {sql}; rollback");
+    let forget = "select inbox_forget('stock', '1 hour')";
+    an_inbox_from_elsewhere(fixture, client, once, roll_back, forget, &refused).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inbox_by_the_mariadb_client() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    let client = Client::mariadb(&fixture.url);
+    let once = |id: &MessageId, payload: &str| {
+        format!(
+            "call posthaste_inbox_once('stock', 'shop', '{id}', 'order.placed', '{payload}', \
+             '{{\"keep_payload\": true, \"occurred_us\": 1700000000000000}}', @once); select @once"
+        )
+    };
+    let refused = [
+        ("call posthaste_inbox_once('', 's', uuid(), 't', '', null, @o)", "consumer: give it 1 to 100 bytes"),
+        ("call posthaste_inbox_once(repeat('c', 101), 's', uuid(), 't', '', null, @o)", "consumer: give it"),
+        ("call posthaste_inbox_once('c', repeat('é', 128), uuid(), 't', '', null, @o)", "source: give it"),
+        ("call posthaste_inbox_once('c', 's', uuid(), null, '', null, @o)", "topic: give it"),
+        ("call posthaste_inbox_once('c', 's', 'order-1', 't', '', null, @o)", "message_id: give it a UUID"),
+        ("call posthaste_inbox_once('c', 's', uuid(), 't', null, null, @o)", "payload is null"),
+        (
+            "call posthaste_inbox_once('c', 's', uuid(), 't', '', '{\"keep\": true}', @o)",
+            "unknown option keep",
+        ),
+        (
+            "call posthaste_inbox_once('c', 's', uuid(), 't', '', '{\"occurred_us\": -1}', @o)",
+            "occurred_us: give it",
+        ),
+        (
+            "call posthaste_inbox_once('c', 's', uuid(), 't', '', '{\"keep_payload\": 1}', @o)",
+            "keep_payload: give it",
+        ),
+        ("call posthaste_inbox_forget('stock', 0, 1000)", "give a consumer"),
+        ("call posthaste_inbox_forget('stock', 3600000000, 1001)", "a limit of 1 to 1000"),
+        // Forgetting commits; in an open transaction that would commit the caller's work.
+        ("start transaction; call posthaste_inbox_forget('stock', 3600000000, 1000)", "1568"),
+    ];
+    let roll_back = |sql: &str| format!("start transaction; {sql}; rollback");
+    let forget = "call posthaste_inbox_forget('stock', 3600000000, 1000)";
+    an_inbox_from_elsewhere(fixture, client, once, roll_back, forget, &refused).await;
 }

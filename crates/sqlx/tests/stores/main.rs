@@ -5,13 +5,16 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, unreachable_pub, reason = "tests")]
 
 mod atomicity;
+mod dumps;
 mod fixture;
+mod inbox;
 mod join_costs;
 mod languages;
 mod plans;
 mod refusals;
 mod round_trips;
 mod schema;
+mod tenants;
 mod transactions;
 mod turns;
 mod wakeup;

@@ -156,7 +156,7 @@ async fn a_long_write_lock() {
 async fn hostile_server_defaults() {
     if PgFixture::available() {
         let fixture = PgFixture::create().await;
-        let pool = fixture.store.pool();
+        let pool = &fixture.store.pool();
         let show = |name: &'static str| async move {
             let mut connection = pool.acquire().await.unwrap();
             posthaste_sqlx::Postgres::texts(&mut connection, format!("show {name}")).await.unwrap().remove(0)

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use posthaste_core::{
-    Birth, ClaimRequest, Failure, Lease, NewMessage, Outcome, Settlement, Store, TransactionalStore, Turn,
-    WorkerId,
+    Birth, ClaimRequest, Failure, Inbox, InboxStore, Lease, MessageId, NewMessage, Once, Outcome, Received,
+    Settlement, Store, TransactionalStore, Turn, WorkerId,
 };
 use posthaste_sqlx::SqlStore;
 use posthaste_testkit::Fixture;
@@ -169,16 +169,51 @@ where
     fixture.destroy().await;
 }
 
+/// INB-001: a message that is not there is remembered in one round trip, and one that is there is known in two.
+async fn inbox<D: Backend>(fixture: &SqlFixture<D>)
+where
+    Connection<D>: Send,
+{
+    let counter = Counter::before(address_of(&fixture.url)).await;
+    let url = through(&fixture.url, |_| counter.port);
+    let options = fixture.options.clone().max_connections(1);
+    let store = SqlStore::<D>::connect_with(&url, &options).await.unwrap();
+    store.check().await.unwrap();
+    let mut user = Connection::<D>::connect(&url).await.unwrap();
+    let inbox = Inbox::new(store.clone(), "stock").unwrap().keep_payload(true);
+    for round in 0..2 {
+        let mut message = Received::new("shop", MessageId::new(), "order.placed", "{}");
+        let (first, once) = counter.of(inbox.once(&mut user, &message)).await;
+        assert_eq!(once.unwrap(), Once::First);
+        let (repeated, once) = counter.of(inbox.once(&mut user, &message)).await;
+        assert_eq!(once.unwrap(), Once::Repeated);
+        message.payload = "other".into();
+        let (altered, once) = counter.of(inbox.once(&mut user, &message)).await;
+        assert_eq!(once.unwrap(), Once::Altered);
+        let (remembered, _) = counter.of_store(&store, store.remembered("stock", "shop", message.id)).await;
+        let (forget, _) = counter.of_store(&store, store.forget("stock", Duration::from_secs(60), 100)).await;
+        if round == 1 {
+            assert_eq!([first, repeated, altered, remembered, forget], [1, 2, 2, 1, 1]);
+        }
+    }
+    user.close().await.unwrap();
+    store.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_takes_one_each() {
     if PgFixture::available() {
-        one_each(PgFixture::create().await).await;
+        let fixture = PgFixture::create().await;
+        inbox(&fixture).await;
+        one_each(fixture).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_takes_one_each() {
     if MySqlFixture::available() {
-        one_each(MySqlFixture::create().await).await;
+        let fixture = MySqlFixture::create().await;
+        inbox(&fixture).await;
+        one_each(fixture).await;
     }
 }

@@ -3,16 +3,18 @@
 //! Levels and fields are what operators have built alerts on: a case names each of them.
 
 use posthaste_core::{
-    HandlerError, HandlerResult, METRICS, Message, NewJoin, Schedule, State, Store, StoreAdmin as _,
+    Change, Consumer, Filter, Guarded, HandlerError, HandlerResult, Inbox, METRICS, MemoryStore,
+    MemoryTransaction, Message, MessageId, NewJoin, Received, Schedule, Shutdown, SinkOptions, State, Store,
+    StoreAdmin as _, Tenants, Tries,
 };
 use tracing::Level;
 
 use super::Scene;
 use super::support::{
-    Gate, HOUR, Journal, becomes, claim_elsewhere, done, draft, drafts, eventually, ms, outbox, run,
+    Gate, HOUR, Journal, MINUTE, becomes, claim_elsewhere, done, draft, drafts, eventually, ms, outbox, run,
     settings, start_join,
 };
-use crate::{Counting, Fixture};
+use crate::{Counting, Fixture, ScriptedSink};
 
 /// OBX-102, OBX-103, OBX-104, OBX-107: enqueueing and handlers are logged at INFO, claims at DEBUG, each with the store.
 pub async fn the_life_of_a_message_in_the_log<F: Fixture>(scene: &Scene<F>) {
@@ -137,15 +139,18 @@ pub async fn every_metric_counts<F: Fixture>(scene: &Scene<F>) {
     let oldest = async || last("posthaste_oldest_ready_seconds", &[]).is_some_and(|age| age >= 3_600.0);
     eventually("the unknown ones are old", oldest).await;
     running.stop().await;
+    through_a_sink(scene).await;
+    through_a_consumer().await;
+    through_tenants(scene).await;
 
     let counter = |name: &str, labels: &[(&str, &str)]| meters.counter(name, labels);
-    assert_eq!(counter("posthaste_enqueued_total", &[]), 8);
+    assert_eq!(counter("posthaste_enqueued_total", &[]), 9);
     assert_eq!(counter("posthaste_enqueued_total", &[("topic", "unknown")]), 2);
     assert_eq!(counter("posthaste_hot_enqueued_total", &[]), 2);
     assert_eq!(counter("posthaste_hot_downgraded_total", &[]), 1);
     assert!(counter("posthaste_claimed_total", &[]) >= 6);
     assert_eq!(counter("posthaste_delivered_total", &[("topic", "good")]), 4);
-    assert_eq!(counter("posthaste_delivered_total", &[]), 6);
+    assert_eq!(counter("posthaste_delivered_total", &[]), 7);
     assert_eq!(counter("posthaste_failed_total", &[("topic", "bad"), ("class", "business")]), 2);
     assert_eq!(counter("posthaste_dead_total", &[("topic", "bad"), ("class", "business")]), 1);
     assert!(counter("posthaste_reaped_total", &[("state", "ready")]) >= 1);
@@ -153,6 +158,12 @@ pub async fn every_metric_counts<F: Fixture>(scene: &Scene<F>) {
     assert!(meters.histogram("posthaste_handler_seconds", &[("topic", "good")]).len() >= 3);
     assert!(!meters.histogram("posthaste_memory_wait_seconds", &[("path", "hot")]).is_empty());
     assert!(!meters.histogram("posthaste_memory_wait_seconds", &[("path", "cold")]).is_empty());
+    assert!(meters.histogram("posthaste_latency_seconds", &[]).len() >= 7);
+    assert!(meters.histogram("posthaste_sink_batch_messages", &[("sink", "broker")]).len() >= 2);
+    assert_eq!(meters.gauge("posthaste_breaker_open", &[("sink", "broker")])[..2], [1.0, 0.0]);
+    assert_eq!(counter("posthaste_consumed_total", &[("topic", "order")]), 1);
+    assert_eq!(counter("posthaste_repeated_total", &[("topic", "order")]), 1);
+    assert_eq!(counter("posthaste_consume_failed_total", &[("topic", "bad"), ("class", "business")]), 1);
     assert_eq!(last("posthaste_unhandled", &[("topic", "unknown")]), Some(2.0));
     assert_eq!(last("posthaste_messages", &[("state", "dead")]), Some(1.0));
 
@@ -168,6 +179,46 @@ pub async fn every_metric_counts<F: Fixture>(scene: &Scene<F>) {
     }
     for info in METRICS {
         assert!(seen.contains(&(info.name.to_owned(), info.kind)), "{} was never measured", info.name);
+    }
+}
+
+/// A message for a sink that is down at first.
+async fn through_a_sink<F: Fixture>(scene: &Scene<F>) {
+    let sink = ScriptedSink::new("broker");
+    sink.go_down("nobody answers");
+    let guarded = Guarded::with(sink.clone(), SinkOptions::new().pauses(ms(5), ms(10)));
+    let outbox = outbox(scene.store(), settings()).sink("sent", guarded.clone()).build().await.unwrap();
+    let id = outbox.enqueue(draft("sent")).await.unwrap().id();
+    let running = run(&outbox);
+    eventually("the sink is down", async || guarded.is_down()).await;
+    sink.come_up();
+    becomes(outbox.store(), id, State::Done).await;
+    running.stop().await;
+}
+
+/// One tenant, counted.
+async fn through_tenants<F: Fixture>(scene: &Scene<F>) {
+    let (journal, meters) = (Journal::new(), scene.meters);
+    let builder = Tenants::builder().store("acme", scene.store()).on_topic("none", journal.noting("none"));
+    let tenants = builder.build().await.unwrap();
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn(tenants.run(shutdown.clone()));
+    let counted = async || meters.gauge("posthaste_tenants", &[("state", "running")]).last() == Some(&1.0);
+    eventually("the tenants are counted", counted).await;
+    shutdown.begin();
+    running.await.unwrap().unwrap();
+}
+
+/// Messages of a broker: one twice, and one that cannot be digested.
+async fn through_a_consumer() {
+    async fn handle(_: &mut MemoryTransaction, message: &Received) -> HandlerResult {
+        if message.topic == "bad" { Err(HandlerError::from("no")) } else { Ok(()) }
+    }
+    let consumer = Consumer::new(Inbox::new(MemoryStore::new(), "consumer").unwrap(), handle);
+    let order = Received::new("source", MessageId::new(), "order", "");
+    let bad = Received::new("source", MessageId::new(), "bad", "");
+    for message in [&order, &order, &bad] {
+        consumer.receive(message, Tries::default()).await;
     }
 }
 
@@ -193,4 +244,56 @@ pub async fn gauges_go_down<F: Fixture>(scene: &Scene<F>) {
     };
     eventually("the gauges are down", down).await;
     running.stop().await;
+}
+
+/// RMQ-010: what is above its threshold is told once, and once again when it is below it.
+pub async fn figures_have_thresholds<F: Fixture>(scene: &Scene<F>) {
+    let mut watchful = settings();
+    watchful.stats = Schedule::every(ms(20));
+    (watchful.alert_ready, watchful.alert_dead) = (2, 0);
+    (watchful.alert_oldest, watchful.alert_latency) = (MINUTE, ms(1));
+    let slow = async |_: Message| {
+        tokio::time::sleep(ms(20)).await;
+        HandlerResult::Ok(())
+    };
+    let outbox = outbox(scene.store(), watchful)
+        .on_topic("slow", slow)
+        .on_topic("bad", async |_: Message| HandlerResult::Err(HandlerError::dead("no")))
+        .build()
+        .await
+        .unwrap();
+    let running = run(&outbox);
+    let raised = |name: &str| {
+        let events = scene.logs.events("a figure is above its threshold");
+        events.iter().filter(|event| event.field("alert") == name).count()
+    };
+    eventually("slow messages are told", async || {
+        outbox.enqueue(draft("slow")).await.unwrap();
+        raised("latency") >= 1
+    })
+    .await;
+    outbox.enqueue(draft("bad")).await.unwrap();
+    outbox.enqueue_all((0..3).map(|_| draft("unknown"))).await.unwrap();
+    scene.fixture.advance(HOUR).await;
+    for name in ["ready", "dead", "oldest"] {
+        eventually("it is told", async || raised(name) == 1).await;
+    }
+    let gauge = || scene.meters.gauge("posthaste_alert", &[("alert", "ready")]);
+    let above = || gauge().iter().filter(|value| **value == 1.0).count();
+    eventually("it is measured again, and again", async || above() >= 3).await;
+    let everything = Change::new(Filter::default(), "test", "enough").unwrap();
+    outbox.store().bury(&everything).await.unwrap();
+    let below = |name: &str| {
+        let events = scene.logs.events("a figure is below its threshold again");
+        events.iter().any(|event| event.field("alert") == name)
+    };
+    for name in ["ready", "oldest", "latency"] {
+        eventually("it is told that it is over", async || below(name)).await;
+    }
+    outbox.enqueue_all((0..2).map(|_| draft("unknown"))).await.unwrap();
+    let measured = gauge().len();
+    eventually("they are measured", async || gauge().len() >= measured + 2).await;
+    running.stop().await;
+    assert_eq!(raised("ready"), 1, "not at every measurement, nor for what is not above it");
+    assert!(gauge().contains(&1.0) && gauge().last() == Some(&0.0));
 }

@@ -24,3 +24,6 @@ grant select, insert, delete on /*:*/outbox_history to :"maintenance";
 grant select, insert on /*:*/outbox_archive to :"maintenance";
 grant select, insert, update on /*:*/outbox_job to :"maintenance";
 grant select, update, delete on /*:*/outbox_join, /*:*/outbox_join_member, /*:*/outbox_join_wait to :"maintenance";
+
+-- Looks into the inbox, and prunes it for consumers that may not.
+grant select, delete on /*:*/outbox_inbox to :"maintenance";

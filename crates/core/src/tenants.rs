@@ -1,0 +1,506 @@
+//! Many databases at a time: which there are, whose messages are delivered next, and where writes go.
+//!
+//! Each tenant has an outbox of its own over a store of its own; nothing is ever written to, or read from, another tenant's.
+//! They share the handlers, and what a process has only once. What is wrong with one tenant concerns no other.
+
+mod builder;
+mod discovery;
+mod entry;
+mod identities;
+mod inboxes;
+mod key;
+mod live;
+mod source;
+mod view;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{error, info, warn};
+
+pub use self::builder::{TenantSet, TenantsBuilder};
+use self::discovery::AnyDiscovery;
+pub use self::discovery::{Discovery, Tenant};
+use self::entry::{Compared, Entry, Opening};
+use self::identities::Identities;
+pub use self::inboxes::Inboxes;
+pub use self::key::TenantKey;
+use self::live::live;
+pub use self::source::Source;
+pub use self::view::{Changes, TenantInfo, TenantState, TenantsStats};
+use crate::commons::Commons;
+use crate::dispatch::Tally;
+use crate::dispatch::call::unpanicked;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::WorkerId;
+use crate::metrics;
+use crate::outbox::{Outbox, OutboxBuilder, Plan, Pulse};
+use crate::shutdown::Shutdown;
+use crate::store::{Store, StoreAdmin};
+
+/// How long a discovery may take.
+const DISCOVERY_TIME: Duration = Duration::from_secs(30);
+/// Discoveries that unknown keys ask for follow each other no more closely than this.
+const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
+/// In how many answers in a row a tenant must be missing before it is removed.
+const MISSING_BEFORE_REMOVED: u32 = 2;
+/// How often tenants are counted, and connections closed that nobody uses.
+const LOOK_ROUND: Duration = Duration::from_secs(5);
+
+/// Many databases, each with an outbox of its own, and one set of handlers for all. Cloning it is cheap.
+///
+/// ```
+/// use posthaste_core::{MemoryStore, Message, NewMessage, Origin, Shutdown, Tenants};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste_core::Result<()> {
+/// let tenants = Tenants::builder()
+///     .store("acme", MemoryStore::new())                        // or tenant(key, source), or discover(…)
+///     .store("globex", MemoryStore::new())
+///     .on_topic("order.placed", async |message: Message, origin: Origin| {
+///         println!("{} of {}", message.id, origin.store());
+///         posthaste_core::handled()
+///     })
+///     .build().await?;
+/// let shutdown = Shutdown::new();
+/// let running = tokio::spawn(tenants.run(shutdown.clone()));
+///
+/// let outbox = tenants.outbox::<MemoryStore>("acme").await?;    // publishes in acme's own transactions
+/// outbox.enqueue(NewMessage::bytes("order.placed", "42")).await?;
+/// assert!(tenants.outbox::<MemoryStore>("initech").await.is_err());
+///
+/// shutdown.begin();
+/// running.await.expect("it does not panic")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Tenants {
+    core: Arc<Core>,
+}
+
+/// What all clones share.
+pub(crate) struct Core {
+    plan: Arc<Plan>,
+    worker: WorkerId,
+    commons: Arc<Commons>,
+    /// Those that were named when it was built.
+    fixed: Vec<Tenant>,
+    discovery: Option<Box<dyn AnyDiscovery>>,
+    entries: RwLock<BTreeMap<TenantKey, Arc<dyn Entry>>>,
+    identities: Identities,
+    refreshed: tokio::sync::Mutex<Option<Refreshed>>,
+    /// Where new tenants go while they run.
+    newcomers: Mutex<Option<UnboundedSender<Arc<dyn Entry>>>>,
+}
+
+/// Where new tenants arrive.
+type Newcomers = UnboundedReceiver<Arc<dyn Entry>>;
+
+/// What the last discovery came to.
+struct Refreshed {
+    started: Instant,
+    failure: Option<String>,
+}
+
+impl fmt::Debug for Tenants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenants").field("tenants", &self.core.all().len()).finish_non_exhaustive()
+    }
+}
+
+impl Tenants {
+    /// Configures tenants: who they are, and everything that an outbox can be told.
+    pub fn builder() -> TenantsBuilder {
+        OutboxBuilder::new(TenantSet::default())
+    }
+
+    /// The outbox of this tenant, by a text or a UUID, over the type of store that it has.
+    ///
+    /// It costs a look-up: outboxes are made once. A key that is not known is looked for in one new discovery, which all share
+    /// who ask at that time; if it is not there either, that is an error of the kind
+    /// [`NotFound`](ErrorKind::NotFound).
+    pub async fn outbox<S: Store>(&self, key: impl Into<TenantKey>) -> Result<Outbox<S>> {
+        let entry = self.entry(key.into()).await?;
+        Outbox::of_home(&entry.home())
+    }
+
+    /// The store of this tenant, as operators see it, whatever its type.
+    pub async fn admin(&self, key: impl Into<TenantKey>) -> Result<Arc<dyn StoreAdmin>> {
+        Ok(self.entry(key.into()).await?.admin())
+    }
+
+    async fn entry(&self, key: TenantKey) -> Result<Arc<dyn Entry>> {
+        if let Some(entry) = self.core.find(&key) {
+            return Ok(entry);
+        }
+        let failure = match &self.core.discovery {
+            Some(_) => self.core.refresh_since(Instant::now()).await.err(),
+            None => None,
+        };
+        if let Some(entry) = self.core.find(&key) {
+            return Ok(entry);
+        }
+        let unknown = match failure {
+            None => Error::new(ErrorKind::NotFound, "there is no such tenant")
+                .with_remedy("check the key, and what the discovery finds"),
+            Some(error) => {
+                Error::new(ErrorKind::Unavailable, "this tenant is not known, and nobody could be asked")
+                    .with_source(error)
+            }
+        };
+        Err(unknown.during("route").with_context("tenant", crate::text::cut(key.as_str(), 200)))
+    }
+
+    /// Discovers the tenants anew, now, and says what has changed. While they run, this happens by itself.
+    pub async fn refresh(&self) -> Result<Changes> {
+        self.core.refresh().await
+    }
+
+    /// Delivers the messages of all tenants to the handlers, until the shutdown, as [`Outbox::run`] does for one: as many
+    /// handlers at a time as `workers` says, over all of them.
+    ///
+    /// A tenant whose database fails is tried again and again; that is never an error of this call.
+    pub fn run<E: Into<Shutdown>>(&self, shutdown: E) -> impl Future<Output = Result<()>> + Send + use<E> {
+        let core = Arc::clone(&self.core);
+        let shutdown = shutdown.into();
+        async move {
+            if core.plan.registry.is_empty() {
+                return Err(Error::new(ErrorKind::Configuration, "the tenants have no handlers")
+                    .during("run")
+                    .with_remedy("give them some by on() or on_topic(), or do not run them"));
+            }
+            let Some((known, newcomers)) = core.open_door() else {
+                return Err(Error::new(ErrorKind::Configuration, "these tenants run already").during("run"));
+            };
+            let running = tokio::spawn(run(core, known, newcomers, shutdown.clone()));
+            let _guard = shutdown.on_drop();
+            running.await.map_err(|error| {
+                Error::new(ErrorKind::Database, "the tenants' task panicked")
+                    .during("run")
+                    .with_remedy("this is a defect of posthaste's: please report it")
+                    .with_source(error)
+            })
+        }
+    }
+
+    /// Runs the handlers of everything that is due, tenant by tenant, and returns when nothing is left: for tests, and for programs
+    /// that run now and then. It ends at the first tenant that fails, with an error that names it. See [`Outbox::drain`].
+    pub async fn drain(&self) -> Result<Tally> {
+        let mut total = Tally::default();
+        for entry in self.core.all() {
+            let tally = entry.drain().await?;
+            total.delivered += tally.delivered;
+            total.failed += tally.failed;
+            total.deferred += tally.deferred;
+            total.dead += tally.dead;
+        }
+        Ok(total)
+    }
+
+    /// Every tenant that is known, with how it is, sorted by key.
+    pub fn list(&self) -> Vec<TenantInfo> {
+        self.core.all().iter().map(|entry| TenantInfo::of(&**entry)).collect()
+    }
+
+    /// How the queues are, of every tenant and together. A tenant that cannot be asked has an error instead of figures.
+    pub async fn stats(&self) -> TenantsStats {
+        TenantsStats::of(self.each(|store| async move { store.stats().await }).await)
+    }
+
+    /// Does something with every tenant's store, as operators see it, several at a time, on the connections that all share, and
+    /// answers with what came of it, sorted by key. A tenant that fails at the moment is not waited for: its error is the one that it fails with.
+    pub async fn each<T, F, Fut>(&self, work: F) -> Vec<(TenantKey, Result<T>)>
+    where
+        T: Send + 'static,
+        F: Fn(Arc<dyn StoreAdmin>) -> Fut,
+        Fut: Future<Output = Result<T>> + Send + 'static,
+    {
+        let mut calls = JoinSet::new();
+        let mut outcomes = BTreeMap::new();
+        for entry in self.core.all() {
+            let key = entry.life().key.clone();
+            if let Some(trouble) = entry.trouble() {
+                let failing =
+                    Error::new(ErrorKind::Unavailable, format!("the store fails: {}", trouble.error));
+                outcomes.insert(key.clone(), Err(failing.with_context("store", key.as_str())));
+                continue;
+            }
+            let call = work(entry.admin());
+            calls.spawn(async move {
+                let outcome = entry.share().call(unpanicked(call)).await;
+                let outcome = outcome.map_err(|error| error.with_context("store", key.as_str()));
+                (key, outcome)
+            });
+        }
+        while let Some(call) = calls.join_next().await {
+            if let Ok((key, outcome)) = call {
+                outcomes.insert(key, outcome);
+            }
+        }
+        outcomes.into_iter().collect()
+    }
+}
+
+impl Core {
+    fn all(&self) -> Vec<Arc<dyn Entry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.values().map(Arc::clone).collect()
+    }
+
+    /// A tenant that is there, and not being removed.
+    fn find(&self, key: &TenantKey) -> Option<Arc<dyn Entry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.get(key).filter(|entry| !entry.life().is_removed()).cloned()
+    }
+
+    /// Those who are there, and where those arrive who come from now on; none if somebody runs them already.
+    fn open_door(&self) -> Option<(Vec<Arc<dyn Entry>>, Newcomers)> {
+        // Nobody comes while this is read.
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+        if newcomers.as_ref().is_some_and(|sender| !sender.is_closed()) {
+            return None;
+        }
+        let (sender, receiver) = unbounded_channel();
+        *newcomers = Some(sender);
+        Some((entries.values().map(Arc::clone).collect(), receiver))
+    }
+
+    fn is_running(&self) -> bool {
+        let newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+        newcomers.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+
+    fn welcome(&self, entry: Arc<dyn Entry>) {
+        let newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+        // If nobody runs, whoever does later begins with all that are there.
+        let _ = newcomers.as_ref().map(|sender| sender.send(entry));
+    }
+
+    /// A discovery that began after this time: a new one, unless somebody else's did.
+    async fn refresh_since(&self, asked: Instant) -> Result<()> {
+        let mut refreshed = self.refreshed.lock().await;
+        if let Some(Refreshed { started, failure }) = &*refreshed {
+            if *started >= asked {
+                let failed = |text: &String| Err(Error::new(ErrorKind::Unavailable, text.clone()));
+                return failure.as_ref().map_or(Ok(()), failed);
+            }
+            sleep_until(*started + DISCOVERY_PAUSE).await;
+        }
+        self.refresh_now(&mut refreshed).await.map(drop)
+    }
+
+    async fn refresh(&self) -> Result<Changes> {
+        let mut refreshed = self.refreshed.lock().await;
+        self.refresh_now(&mut refreshed).await
+    }
+
+    async fn refresh_now(&self, refreshed: &mut Option<Refreshed>) -> Result<Changes> {
+        let started = Instant::now();
+        let outcome = self.discover().await.map(|found| self.apply(&found));
+        let failure = outcome.as_ref().err().map(ToString::to_string);
+        *refreshed = Some(Refreshed { started, failure });
+        outcome
+    }
+
+    async fn discover(&self) -> Result<Vec<Tenant>> {
+        let mut found = self.fixed.clone();
+        if let Some(discovery) = &self.discovery {
+            let asked = timeout(DISCOVERY_TIME, unpanicked(discovery.discover())).await;
+            let late =
+                || Error::new(ErrorKind::Unavailable, "nobody answered in time which tenants there are");
+            found.extend(asked.map_err(|_| late())?.map_err(|error| error.during("discover"))?);
+        }
+        let mut known: BTreeMap<&TenantKey, &Tenant> = BTreeMap::new();
+        for tenant in &found {
+            tenant.key.check().map_err(|error| error.during("discover"))?;
+            match known.get(&tenant.key) {
+                // Which of them is it? Nobody should guess where messages go.
+                Some(other) if !other.source.is(&*tenant.source) => {
+                    return Err(Error::new(ErrorKind::Configuration, "one key has two databases")
+                        .during("discover")
+                        .with_context("tenant", tenant.key.as_str())
+                        .with_remedy("give each tenant a key of its own"));
+                }
+                _ => drop(known.insert(&tenant.key, tenant)),
+            }
+        }
+        Ok(known.into_values().cloned().collect())
+    }
+
+    /// Makes the tenants those that were found.
+    fn apply(&self, found: &[Tenant]) -> Changes {
+        let mut changes = Changes::default();
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut missing: BTreeMap<TenantKey, Arc<dyn Entry>> =
+            entries.iter().map(|(key, entry)| (key.clone(), Arc::clone(entry))).collect();
+        for tenant in found {
+            let known = missing.remove(&tenant.key);
+            match self.found(tenant, known.as_ref(), &mut changes) {
+                Ok(None) => {}
+                Ok(Some(new)) => {
+                    if let Some(old) = known.filter(|entry| !entry.life().is_removed()) {
+                        old.remove(Some(self.drain_until()));
+                    }
+                    entries.insert(tenant.key.clone(), Arc::clone(&new));
+                    self.welcome(new);
+                }
+                Err(error) => {
+                    error!(store = %tenant.key, error = ?error, "a tenant's store cannot be opened");
+                    changes.refused += 1;
+                }
+            }
+        }
+        let is_running = self.is_running();
+        for (key, entry) in missing {
+            let times = entry.life().missing.fetch_add(1, Ordering::Relaxed) + 1;
+            if times >= MISSING_BEFORE_REMOVED && !entry.life().is_removed() {
+                info!(store = %key, "a tenant is not there any more: it is drained");
+                entry.remove(Some(self.drain_until()));
+                changes.removed += 1;
+                if !is_running {
+                    entries.remove(&key);
+                }
+            } else if times < MISSING_BEFORE_REMOVED {
+                warn!(store = %key, "a tenant is missing in the discovery: removed if it is missing again");
+                changes.missing += 1;
+            }
+        }
+        changes
+    }
+
+    /// A tenant was found: answers with a new entry, if there must be one.
+    fn found(
+        &self,
+        tenant: &Tenant,
+        known: Option<&Arc<dyn Entry>>,
+        changes: &mut Changes,
+    ) -> Result<Option<Arc<dyn Entry>>> {
+        if let Some(entry) = known {
+            let compared = entry.compare(&*tenant.source)?;
+            if compared != Compared::Other {
+                entry.life().missing.store(0, Ordering::Relaxed);
+                if entry.life().is_removed() {
+                    info!(store = %tenant.key, "a tenant is back");
+                    entry.remove(None);
+                    changes.returned += 1;
+                } else if compared == Compared::Changed {
+                    info!(store = %tenant.key, "a tenant's database is reached in another way");
+                    changes.changed += 1;
+                }
+                return Ok(None);
+            }
+            info!(store = %tenant.key, "a tenant has another database: the old one is drained");
+            changes.replaced += 1;
+        } else {
+            changes.added += 1;
+        }
+        let Self { worker, plan, commons, .. } = self;
+        tenant.source.open(&Opening { key: &tenant.key, worker, plan, commons }).map(Some)
+    }
+
+    fn drain_until(&self) -> Instant {
+        Instant::now() + self.plan.settings.tenants_drain
+    }
+
+    /// A tenant has come to its end, unless another has its key by now.
+    fn gone(&self, entry: &Arc<dyn Entry>) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let key = &entry.life().key;
+        if entries.get(key).is_some_and(|other| Arc::ptr_eq(other, entry)) {
+            entries.remove(key);
+        }
+    }
+
+    /// A sink can be sent to again: what waited for it may be claimed at once.
+    fn look_at_once(&self) {
+        self.all().iter().for_each(|entry| entry.home().stir());
+    }
+
+    fn gauges(&self) {
+        let mut counts = [("running", 0), ("failing", 0), ("draining", 0), ("twin", 0)];
+        for entry in self.all() {
+            let state = TenantState::of(&*entry).as_str();
+            counts.iter_mut().filter(|(name, _)| *name == state).for_each(|(_, count)| *count += 1);
+        }
+        for (state, count) in counts {
+            metrics::tenants(metrics::TENANTS, "state", state, count);
+        }
+        let (open, attempts) = self.commons.connections();
+        metrics::tenants(metrics::CONNECTIONS, "kind", "open", open);
+        metrics::tenants(metrics::CONNECTIONS, "kind", "attempt", attempts);
+    }
+}
+
+/// Runs all tenants until the shutdown, and those who come meanwhile.
+async fn run(core: Arc<Core>, known: Vec<Arc<dyn Entry>>, mut newcomers: Newcomers, shutdown: Shutdown) {
+    let settings = &core.plan.settings;
+    let mut lives = JoinSet::new();
+    let begin = |lives: &mut JoinSet<_>, entry: Arc<dyn Entry>| {
+        let (core, shutdown) = (Arc::clone(&core), shutdown.clone());
+        lives.spawn(async move {
+            if live(Arc::clone(&core), Arc::clone(&entry), shutdown).await {
+                core.gone(&entry);
+            }
+        });
+    };
+    info!(tenants = known.len(), worker = %core.worker, workers = settings.workers, "running");
+    known.into_iter().for_each(|entry| begin(&mut lives, entry));
+    let _pulse = Pulse::start(settings.lease);
+    let discovering = tokio::spawn(discover_again_and_again(Arc::clone(&core), shutdown.clone()));
+    let mut look_round =
+        tokio::time::interval(LOOK_ROUND.min(settings.tenants_idle.max(Duration::from_millis(100))));
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.begun() => break,
+            Some(entry) = newcomers.recv() => begin(&mut lives, entry),
+            Some(_) = lives.join_next() => {}
+            _ = look_round.tick() => {
+                core.gauges();
+                core.commons.rest(settings.tenants_idle).await;
+            }
+        }
+    }
+    let _ = discovering.await;
+    while lives.join_next().await.is_some() {}
+    info!(worker = %core.worker, "stopped");
+}
+
+async fn discover_again_and_again(core: Arc<Core>, shutdown: Shutdown) {
+    if core.discovery.is_none() {
+        return;
+    }
+    let refresh = core.plan.settings.tenants_refresh;
+    let mut pause = refresh.mul_f64(0.9 + 0.2 * fastrand::f64());
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.begun() => return,
+            () = sleep(pause) => {}
+        }
+        let refreshing = core.refresh();
+        let outcome = tokio::select! {
+            biased;
+            () = shutdown.begun() => return,
+            outcome = refreshing => outcome,
+        };
+        pause = match outcome {
+            Ok(changes) => {
+                if changes != Changes::default() {
+                    info!(?changes, "the tenants have changed");
+                }
+                refresh
+            }
+            Err(error) => {
+                error!(error = ?error, "the tenants could not be discovered: those that are known go on");
+                (refresh / 10).clamp(Duration::from_millis(100), Duration::from_secs(30)).min(refresh)
+            }
+        };
+    }
+}

@@ -1,0 +1,330 @@
+//! The sink: batches in windows, on channels that each serve one batch at a time, over one connection.
+//!
+//! A connection is made when it is needed and never mended; a channel that has seen trouble is closed and never used again.
+//! Nothing here waits without a deadline.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use lapin::Channel;
+use lapin::options::ConfirmSelectOptions;
+use posthaste_core::{Batch, Message, Result, Sink, SinkError, Verdict};
+use tokio::time::{Instant, timeout_at};
+
+use crate::link::{Link, Trouble};
+use crate::options::RabbitOptions;
+use crate::properties::properties;
+use crate::quiet::quietly;
+use crate::server::RabbitServer;
+use crate::window::{self, Answer, Parcel};
+
+/// Sends messages to RabbitMQ, and knows what became of each.
+///
+/// Every message is persistent, published as mandatory and confirmed by the server before it counts as taken. One that no
+/// queue takes is unroutable, and comes again at no cost when there is one.
+///
+/// ```no_run
+/// use posthaste_core::{Guarded, MemoryStore, Outbox, SinkOptions};
+/// use posthaste_rabbitmq::{RabbitOptions, RabbitSink};
+///
+/// # async fn run() -> posthaste_core::Result<()> {
+/// let sink = RabbitSink::new(RabbitOptions::new("amqp://localhost", "shop")?)?;
+/// let outbox = Outbox::builder(MemoryStore::new())
+///     .sink("order.*", Guarded::with(sink, SinkOptions::new().batch(500)))
+///     .build()
+///     .await?;
+/// # let _ = outbox; Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RabbitSink {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: RabbitOptions,
+    /// The connection, once there is one. Whoever holds the lock may be making it.
+    session: tokio::sync::Mutex<Option<Arc<Session>>>,
+}
+
+/// A connection, and its channels that nobody uses at the moment.
+struct Session {
+    link: Link,
+    idle: Mutex<Vec<Channel>>,
+}
+
+impl RabbitSink {
+    /// A sink with these options. It connects when the first batch is sent.
+    pub fn new(options: RabbitOptions) -> Result<Self> {
+        options.check()?;
+        Ok(Self { shared: Arc::new(Shared { options, session: tokio::sync::Mutex::default() }) })
+    }
+
+    fn server(&self) -> &RabbitServer {
+        &self.shared.options.server
+    }
+
+    /// The connection; a new one if there is none, or the one there was is lost.
+    async fn session(&self, deadline: Instant) -> Result<Arc<Session>, SinkError> {
+        let unreachable =
+            |trouble: &Trouble| SinkError::down(format!("RabbitMQ at {}: {trouble}", self.server()));
+        let locking = timeout_at(deadline, self.shared.session.lock());
+        let mut current = locking.await.map_err(|_| unreachable(&Trouble::Late))?;
+        if let Some(session) = current.as_ref().filter(|session| session.link.is_up()) {
+            return match session.link.blocked() {
+                None => Ok(Arc::clone(session)),
+                Some(reason) => Err(blocked(&reason)),
+            };
+        }
+        *current = None;
+        let link = Link::connect(self.server(), deadline).await.map_err(|trouble| unreachable(&trouble))?;
+        let session = Arc::new(Session { link, idle: Mutex::default() });
+        *current = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Forgets a connection that is lost; the next call makes another.
+    async fn forget(&self, session: &Arc<Session>) {
+        let mut current = self.shared.session.lock().await;
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
+            *current = None;
+        }
+    }
+
+    /// Opens a channel, or finds the connection lost.
+    async fn channel(&self, session: &Arc<Session>, deadline: Instant) -> Result<Channel, SinkError> {
+        let deadline = deadline.min(Instant::now() + self.server().patience);
+        match session.channel(deadline).await {
+            Ok(channel) => Ok(channel),
+            Err(trouble) => {
+                // Blocked, it answers nothing; it is not lost for that.
+                if let Some(reason) = session.link.blocked() {
+                    return Err(blocked(&reason));
+                }
+                self.forget(session).await;
+                Err(SinkError::down(format!("RabbitMQ at {}: {trouble}", self.server())))
+            }
+        }
+    }
+
+    /// Sends windows, one after the other, and writes down the verdicts. What has none at the end gets the error.
+    async fn send_windows(
+        &self,
+        mut windows: VecDeque<Vec<Parcel<'_>>>,
+        deadline: Instant,
+        verdicts: &mut [Option<Verdict>],
+    ) -> Result<(), SinkError> {
+        let session = self.session(deadline).await?;
+        let mut channel = None;
+        while let Some(parcels) = windows.pop_front() {
+            let used = match channel.take() {
+                Some(channel) => channel,
+                None => self.channel(&session, deadline).await?,
+            };
+            let (answers, trouble) = window::publish(&used, &parcels, deadline).await;
+            let mut open = Vec::new();
+            for (parcel, answer) in parcels.into_iter().zip(answers) {
+                match verdict(&parcel, answer) {
+                    Some(verdict) => verdicts[parcel.index] = Some(verdict),
+                    None => open.push(parcel),
+                }
+            }
+            match trouble {
+                None => channel = Some(used),
+                Some(Trouble::Channel(code, text)) => {
+                    let (judged, again) = regroup(code, &text, open);
+                    for (index, error) in judged {
+                        verdicts[index] = Some(Err(error));
+                    }
+                    again.into_iter().rev().for_each(|window| windows.push_front(window));
+                }
+                Some(Trouble::Late) => {
+                    // Perhaps nobody is there any more: the next channel is a new one, and opening it tells.
+                    session.idle().clear();
+                    let late = || SinkError::down("RabbitMQ did not confirm before the deadline");
+                    return Err(session.link.blocked().map_or_else(late, |reason| blocked(&reason)));
+                }
+                Some(Trouble::Lost(text)) => {
+                    self.forget(&session).await;
+                    return Err(SinkError::down(format!("the connection to RabbitMQ was lost: {text}")));
+                }
+            }
+        }
+        if let Some(channel) = channel {
+            session.idle().push(channel);
+        }
+        Ok(())
+    }
+
+    /// What is needed to publish a message, or why it cannot be published.
+    fn parcel<'a>(&self, index: usize, message: &'a Message) -> Result<Parcel<'a>, SinkError> {
+        let options = &self.shared.options;
+        let size = message.payload.len();
+        if size > options.max_message_bytes {
+            let most = options.max_message_bytes;
+            return Err(SinkError::too_large(format!(
+                "the payload has {size} bytes; RabbitMQ takes at most {most}"
+            )));
+        }
+        let (exchange, routing_key) = options.destination(message.topic.as_str()).ok_or_else(|| {
+            SinkError::unroutable("the route gave an exchange or a routing key of more than 255 bytes")
+        })?;
+        let properties = properties(message, &options.source).ok_or_else(|| {
+            SinkError::refused("a header's name has more than 255 bytes, which AMQP cannot carry")
+        })?;
+        Ok(Parcel { index, payload: &message.payload, exchange, routing_key, properties })
+    }
+}
+
+impl Session {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Channel>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A channel that confirms, for one batch.
+    async fn channel(&self, deadline: Instant) -> Result<Channel, Trouble> {
+        let idle = std::iter::from_fn(|| self.idle().pop()).find(|channel| channel.status().connected());
+        if let Some(channel) = idle {
+            return Ok(channel);
+        }
+        let channel = self.link.channel(deadline).await?;
+        let confirming = quietly(channel.confirm_select(ConfirmSelectOptions::default()));
+        timeout_at(deadline, confirming).await.map_err(|_| Trouble::Late)??;
+        Ok(channel)
+    }
+}
+
+fn blocked(reason: &str) -> SinkError {
+    SinkError::down(format!("blocked by the broker: {reason}"))
+}
+
+fn verdict(parcel: &Parcel<'_>, answer: Answer) -> Option<Verdict> {
+    let Parcel { exchange, routing_key, .. } = parcel;
+    match answer {
+        Answer::Kept => Some(Ok(())),
+        Answer::Returned => Some(Err(SinkError::unroutable(format!(
+            "no queue takes it: exchange `{exchange}`, routing key `{routing_key}`; bind a queue"
+        )))),
+        Answer::Refused => {
+            Some(Err(SinkError::busy("RabbitMQ refused it: a queue is full, or not available")))
+        }
+        Answer::Unknown => None,
+    }
+}
+
+/// What a channel's end means for messages to one exchange that have no answer: errors for some, and windows in which the
+/// others are sent again.
+fn regroup<'a>(
+    code: u16,
+    text: &str,
+    mut open: Vec<Parcel<'a>>,
+) -> (Vec<(usize, SinkError)>, Vec<Vec<Parcel<'a>>>) {
+    let all = |open: Vec<Parcel<'a>>, error: &SinkError| {
+        (open.iter().map(|parcel| (parcel.index, error.clone())).collect(), Vec::new())
+    };
+    match code {
+        NOT_FOUND => all(open, &SinkError::unroutable(format!("{text}; declare it"))),
+        ACCESS_REFUSED => {
+            // A user may be allowed some routing keys of an exchange and not others.
+            open.sort_by(|a, b| a.routing_key.as_str().cmp(b.routing_key.as_str()));
+            let mut keys = chunks(open, |a, b| a.routing_key == b.routing_key);
+            if keys.len() > 1 {
+                return (Vec::new(), keys);
+            }
+            let error = SinkError::unroutable(format!("{text}; give the user this permission"));
+            all(keys.pop().unwrap_or_default(), &error)
+        }
+        CONTENT_TOO_LARGE | PRECONDITION_FAILED
+            if code == CONTENT_TOO_LARGE || text.contains("larger than") =>
+        {
+            // There is one limit, so whichever is the largest is beyond it.
+            let largest = (0..open.len()).max_by_key(|n| open[*n].payload.len());
+            let judged = largest.map(|n| open.swap_remove(n)).map(|parcel| {
+                let remedy = "lower max_message_bytes of the sink to what the server takes";
+                (parcel.index, SinkError::too_large(format!("{text}; {remedy}")))
+            });
+            (judged.into_iter().collect(), if open.is_empty() { Vec::new() } else { vec![open] })
+        }
+        // Something is wrong with one of them: alone, each tells. The server's text may quote a header, so it is not told.
+        _ if open.len() > 1 => (Vec::new(), chunks(open, |_, _| false)),
+        PRECONDITION_FAILED => {
+            all(open, &SinkError::refused("RabbitMQ does not accept a property or a header of it (code 406)"))
+        }
+        _ => all(open, &SinkError::busy(format!("RabbitMQ closed the channel with code {code}"))),
+    }
+}
+
+const CONTENT_TOO_LARGE: u16 = 311;
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const PRECONDITION_FAILED: u16 = 406;
+
+/// Runs of neighbours that belong together.
+fn chunks<T>(items: Vec<T>, together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+    let mut chunks: Vec<Vec<T>> = Vec::new();
+    for item in items {
+        match chunks.last_mut() {
+            Some(chunk) if chunk.last().is_some_and(|last| together(last, &item)) => chunk.push(item),
+            _ => chunks.push(vec![item]),
+        }
+    }
+    chunks
+}
+
+#[async_trait]
+impl Sink for RabbitSink {
+    async fn send(&self, batch: &Batch<'_>) -> Vec<Verdict> {
+        let mut verdicts: Vec<Option<Verdict>> = vec![None; batch.len()];
+        let mut parcels = Vec::with_capacity(batch.len());
+        for (index, message) in batch.iter().enumerate() {
+            match self.parcel(index, message) {
+                Ok(parcel) => parcels.push(parcel),
+                Err(error) => verdicts[index] = Some(Err(error)),
+            }
+        }
+        // One exchange per window: if it is missing, the server closes the channel, and messages to others need not suffer.
+        parcels.sort_by(|a, b| a.exchange.as_str().cmp(b.exchange.as_str()));
+        let window = self.shared.options.window as usize;
+        let mut windows = VecDeque::new();
+        for mut exchange in chunks(parcels, |a, b| a.exchange == b.exchange) {
+            while !exchange.is_empty() {
+                let rest = exchange.split_off(window.min(exchange.len()));
+                windows.push_back(std::mem::replace(&mut exchange, rest));
+            }
+        }
+        let mut error = SinkError::down("not sent");
+        if !windows.is_empty()
+            && let Err(why) = self.send_windows(windows, batch.deadline(), &mut verdicts).await
+        {
+            error = why;
+        }
+        verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(|| Err(error.clone()))).collect()
+    }
+
+    /// Connects if there is no connection, and opens a channel: only a server that is there answers that.
+    async fn probe(&self) -> Verdict {
+        let deadline = Instant::now() + self.server().patience;
+        let session = self.session(deadline).await?;
+        // One of those that nobody uses would not tell whether the server is still there.
+        session.idle().clear();
+        let channel = self.channel(&session, deadline).await?;
+        session.idle().push(channel);
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        let options = &self.shared.options;
+        format!("rabbitmq {} {}", options.server, options.exchange).trim_end().to_owned()
+    }
+}
+
+impl fmt::Debug for RabbitSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RabbitSink").field(&self.shared.options).finish()
+    }
+}
+
+#[cfg(test)]
+#[path = "sink_tests.rs"]
+mod tests;

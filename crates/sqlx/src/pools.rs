@@ -1,0 +1,345 @@
+//! The connections of a store, behind all its clones: made when they are needed, closed when the store rests, and made anew
+//! when its login changes.
+//!
+//! Nobody may notice that they were replaced. Whoever has a connection keeps it to the end of what he does; whoever waits for one
+//! gets one of the new pool. Nothing here sends a statement.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx_core::Error as SqlxError;
+use sqlx_core::connection::Connection as _;
+use sqlx_core::pool::{Pool, PoolConnection, PoolOptions};
+use sqlx_core::transaction::Transaction;
+use tokio::runtime::Handle;
+use tokio::sync::RwLock;
+use tokio::task::JoinHandle;
+
+use crate::dialect::{ConnectOptions, Dialect};
+use crate::listen::{Bell, Listener};
+use crate::options::StoreOptions;
+
+/// How long a rest waits for connections that are on their way back to their pool, or in use.
+const REST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whose statements a connection is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whose {
+    /// Our own, with settings for a queue.
+    Ours,
+    /// A user's, in transactions that we open for him, without these settings.
+    Users,
+}
+
+/// What connections are made of. Not to be shown: there is a password in it.
+pub(crate) struct Recipe<D: Dialect> {
+    connect: ConnectOptions<D>,
+    max_connections: u32,
+    own_connections: u32,
+    acquire_timeout: Duration,
+    listen: bool,
+}
+
+impl<D: Dialect> Recipe<D> {
+    pub(crate) fn new(connect: ConnectOptions<D>, options: &StoreOptions) -> Self {
+        let StoreOptions { max_connections, own_connections, acquire_timeout, listen, .. } = *options;
+        let own_connections = own_connections.unwrap_or(max_connections);
+        Self { connect, max_connections, own_connections, acquire_timeout, listen }
+    }
+
+    /// How one connection of this kind is made, and the settings of its pool.
+    fn parts(&self, whose: Whose) -> (ConnectOptions<D>, PoolOptions<D::Db>) {
+        let most = match whose {
+            Whose::Ours => self.own_connections,
+            Whose::Users => self.max_connections,
+        };
+        let pool = PoolOptions::<D::Db>::new()
+            .max_connections(most)
+            .acquire_timeout(self.acquire_timeout)
+            .test_before_acquire(false)
+            // A round trip before every statement would double the cost of each; a connection that rested may be stale.
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    Ok(meta.idle_for < Duration::from_secs(1) || connection.ping().await.is_ok())
+                })
+            });
+        match whose {
+            Whose::Ours => D::own_connections(self.connect.clone(), pool),
+            Whose::Users => (D::user_connections(self.connect.clone()), pool),
+        }
+    }
+}
+
+/// Where the connections come from.
+enum Origin<D: Dialect> {
+    /// We make them.
+    Made(Recipe<D>),
+    /// From a pool of somebody else's, which we never replace.
+    Given { pool: Pool<D::Db>, listen: bool },
+}
+
+struct Inside<D: Dialect> {
+    origin: Origin<D>,
+    /// Closed only when the store is closed for good: before we close one, another takes its place.
+    ours: Option<Pool<D::Db>>,
+    users: Option<Pool<D::Db>>,
+    /// Whether the server has ever answered these pools.
+    reached: Arc<AtomicBool>,
+    listener: Option<Listener<D>>,
+}
+
+/// The pools of a store, shared by all its clones.
+pub(crate) struct Pools<D: Dialect> {
+    inside: Mutex<Inside<D>>,
+    /// Held for reading by those that close what was replaced.
+    closing: Arc<RwLock<()>>,
+    channel: String,
+    bell: Arc<Bell>,
+    /// How many wait for the bell.
+    waiting: AtomicUsize,
+}
+
+impl<D: Dialect> Pools<D> {
+    /// Pools of our own making; none is made yet.
+    pub(crate) fn made(recipe: Recipe<D>, channel: String) -> Self {
+        Self::new(Origin::Made(recipe), channel)
+    }
+
+    /// A pool that is there already, for everything.
+    pub(crate) fn given(pool: Pool<D::Db>, options: &StoreOptions, channel: String) -> Self {
+        let pools = Self::new(Origin::Given { pool, listen: options.listen }, channel);
+        // What can be told about it is that it has no connection to spare.
+        pools.was_reached();
+        pools
+    }
+
+    fn new(origin: Origin<D>, channel: String) -> Self {
+        let inside = Inside { origin, ours: None, users: None, reached: Arc::default(), listener: None };
+        Self {
+            inside: Mutex::new(inside),
+            closing: Arc::default(),
+            channel,
+            bell: Arc::default(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside<D>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pool as it is now.
+    pub(crate) fn pool(&self, whose: Whose) -> Pool<D::Db> {
+        self.lock().pool(whose)
+    }
+
+    /// How a connection of our own is made, as it is now.
+    pub(crate) fn connect_options(&self) -> ConnectOptions<D> {
+        match &self.lock().origin {
+            Origin::Made(recipe) => recipe.parts(Whose::Ours).0,
+            Origin::Given { pool, .. } => (*pool.connect_options()).clone(),
+        }
+    }
+
+    /// The server has answered: whoever waits in vain from now on waits for others to end.
+    pub(crate) fn was_reached(&self) {
+        self.lock().reached.store(true, Ordering::Relaxed);
+    }
+
+    /// A connection for a statement of ours.
+    pub(crate) async fn acquire(&self) -> Result<PoolConnection<D::Db>, SqlxError> {
+        loop {
+            let (pool, reached) = self.current(Whose::Ours);
+            let outcome = pool.acquire().await;
+            if let Some(answer) = self.judge(&reached, outcome) {
+                return answer;
+            }
+        }
+    }
+
+    /// A transaction.
+    pub(crate) async fn begin(
+        &self,
+        whose: Whose,
+        statement: &'static str,
+    ) -> Result<Transaction<'static, D::Db>, SqlxError> {
+        loop {
+            let (pool, reached) = self.current(whose);
+            let outcome = pool.begin_with(statement).await;
+            if let Some(answer) = self.judge(&reached, outcome) {
+                return answer;
+            }
+        }
+    }
+
+    fn current(&self, whose: Whose) -> (Pool<D::Db>, Arc<AtomicBool>) {
+        let mut inside = self.lock();
+        (inside.pool(whose), Arc::clone(&inside.reached))
+    }
+
+    /// The answer to a caller; none if the pool was replaced under him, and he is to try the new one.
+    fn judge<T>(&self, reached: &AtomicBool, outcome: Result<T, SqlxError>) -> Option<Result<T, SqlxError>> {
+        match outcome {
+            Ok(_) => reached.store(true, Ordering::Relaxed),
+            Err(SqlxError::PoolClosed) if !self.lock().is_closed() => return None,
+            // The pool goes on trying while connections are refused, and in the end does not say so.
+            Err(SqlxError::PoolTimedOut) if !reached.load(Ordering::Relaxed) => {
+                let nobody = io::Error::new(io::ErrorKind::TimedOut, "nobody answered in time");
+                return Some(Err(SqlxError::Io(nobody)));
+            }
+            Err(_) => {}
+        }
+        Some(outcome)
+    }
+
+    /// Closes what is not in use, and what is in use when it comes back. Waits for that, but not for long.
+    pub(crate) async fn rest(&self) {
+        let closing = {
+            let mut inside = self.lock();
+            if inside.is_closed() || matches!(inside.origin, Origin::Given { .. }) {
+                return;
+            }
+            let nobody_waits = self.waiting.load(Ordering::SeqCst) == 0;
+            let listener = if nobody_waits { inside.listener.take() } else { None };
+            self.retire(&mut inside, listener)
+        };
+        if let Some(closing) = closing {
+            // It goes on by itself when it is no longer waited for.
+            drop(tokio::time::timeout(REST_PATIENCE, closing).await);
+        }
+    }
+
+    /// From now on connections are made like this. False if they are not of our making, or the store is closed.
+    pub(crate) fn change(&self, recipe: Recipe<D>) -> bool {
+        let mut inside = self.lock();
+        if inside.is_closed() || matches!(inside.origin, Origin::Given { .. }) {
+            return false;
+        }
+        let listener = inside.listener.take();
+        drop(self.retire(&mut inside, listener));
+        inside.origin = Origin::Made(recipe);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.listen(&mut inside);
+        }
+        true
+    }
+
+    /// Takes the pools out, and closes them and the listener in the background.
+    fn retire(&self, inside: &mut Inside<D>, listener: Option<Listener<D>>) -> Option<JoinHandle<()>> {
+        let pools = [inside.ours.take(), inside.users.take()];
+        inside.reached = Arc::default();
+        if pools.iter().all(Option::is_none) && listener.is_none() {
+            return None;
+        }
+        let (Ok(runtime), Ok(open)) = (Handle::try_current(), Arc::clone(&self.closing).try_read_owned())
+        else {
+            // Nobody to do it: what is idle is dropped, what is in use closes when it comes back.
+            pools.iter().flatten().for_each(|pool| drop(pool.close()));
+            return None;
+        };
+        Some(runtime.spawn(async move {
+            // All of them are marked as closed before the first is waited for.
+            let closing: Vec<_> = pools.iter().flatten().map(Pool::close).collect();
+            if let Some(listener) = listener {
+                listener.close().await;
+            }
+            for pool in closing {
+                pool.await;
+            }
+            drop(open);
+        }))
+    }
+
+    /// Closes everything for good, once all that is under way has ended.
+    pub(crate) async fn close(&self) {
+        let (ours, users, listener) = {
+            let mut inside = self.lock();
+            let (ours, users) = (inside.pool(Whose::Ours), inside.pool(Whose::Users));
+            // Marks them; a rest or a change that comes later finds them closed.
+            drop((ours.close(), users.close()));
+            (ours, users, inside.listener.take())
+        };
+        if let Some(listener) = listener {
+            listener.close().await;
+        }
+        users.close().await;
+        ours.close().await;
+        drop(self.closing.write().await);
+    }
+
+    /// Resolves when another process has said, or may have said, that there is something to claim.
+    pub(crate) async fn wakeup(&self) {
+        // Before the look for a listener: a rest in between must see that somebody waits.
+        let _waiting = Waiting::new(&self.waiting);
+        if !self.hears() {
+            std::future::pending::<()>().await;
+        }
+        self.bell.wait().await;
+    }
+
+    /// Begins to listen, unless the store is closed.
+    fn hears(&self) -> bool {
+        let mut inside = self.lock();
+        if inside.is_closed() {
+            return false;
+        }
+        self.listen(&mut inside);
+        true
+    }
+
+    /// Begins to listen, if that is wanted and nobody does.
+    fn listen(&self, inside: &mut Inside<D>) {
+        let connect = match &inside.origin {
+            Origin::Made(Recipe { listen: false, .. }) | Origin::Given { listen: false, .. } => return,
+            Origin::Made(recipe) => recipe.parts(Whose::Users).0,
+            Origin::Given { pool, .. } => (*pool.connect_options()).clone(),
+        };
+        if D::LISTENS && inside.listener.is_none() && Handle::try_current().is_ok() {
+            inside.listener = Some(Listener::start(connect, self.channel.clone(), &self.bell));
+        }
+    }
+}
+
+impl<D: Dialect> Inside<D> {
+    fn pool(&mut self, whose: Whose) -> Pool<D::Db> {
+        let Self { origin, ours, users, .. } = self;
+        let place = match whose {
+            Whose::Ours => ours,
+            Whose::Users => users,
+        };
+        let make = || match origin {
+            Origin::Given { pool, .. } => pool.clone(),
+            Origin::Made(recipe) => {
+                let (connect, pool) = recipe.parts(whose);
+                pool.connect_lazy_with(connect)
+            }
+        };
+        place.get_or_insert_with(make).clone()
+    }
+
+    /// Whether it is closed for good.
+    fn is_closed(&self) -> bool {
+        match &self.origin {
+            Origin::Given { pool, .. } => pool.is_closed(),
+            Origin::Made(_) => [&self.ours, &self.users].into_iter().flatten().any(Pool::is_closed),
+        }
+    }
+}
+
+/// Somebody who waits, until he is woken or gives up.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::SeqCst);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
