@@ -9,6 +9,7 @@ mod claim;
 mod deliver;
 mod handle;
 pub(crate) mod hot;
+mod pause;
 mod prefetch;
 mod queue;
 mod renew;
@@ -27,6 +28,7 @@ use tracing::{debug, error, info, warn};
 
 use self::handle::{Phase, Running, Why};
 use self::hot::Fresh;
+use self::pause::Pauses;
 use self::prefetch::Prefetch;
 use self::queue::{Queue, Waiting};
 use self::renew::{Held, Stage};
@@ -42,6 +44,7 @@ use crate::outcome::Settled;
 use crate::poll::Poll;
 use crate::shutdown::Shutdown;
 use crate::store::{SettledBatch, Store};
+use crate::topic::Topics;
 
 /// How long a handler that was dropped may take to be gone before its thread is taken for blocked, and how long the last
 /// settlements of a shutdown may take.
@@ -75,6 +78,7 @@ enum Reply {
     Claimed { limit: u32, asked: Instant, activity: u64, outcome: Result<Vec<Message>> },
     Settled { batch: Vec<Gathered>, outcome: Result<SettledBatch> },
     Renewed { leases: Vec<Lease>, asked: Instant, outcome: Result<Vec<Settled>> },
+    Paused { asked: Instant, outcome: Result<Topics> },
 }
 
 pub(crate) struct Dispatcher<S> {
@@ -104,6 +108,7 @@ pub(crate) struct Dispatcher<S> {
     /// Waiting, but their lease must be renewed before they may start.
     stale: Vec<Waiting>,
     held: BTreeMap<Lease, Held>,
+    pauses: Pauses,
 
     deliveries: JoinSet<HandlerResult>,
     leases: HashMap<Id, Lease>,
@@ -169,6 +174,7 @@ impl<S: Store> Dispatcher<S> {
             queue: Queue::default(),
             stale: Vec::new(),
             held: BTreeMap::new(),
+            pauses: Pauses::default(),
             deliveries: JoinSet::new(),
             leases: HashMap::new(),
             running: BTreeMap::new(),
@@ -215,6 +221,7 @@ impl<S: Store> Dispatcher<S> {
             if inner.share.must_give_way(now) {
                 self.give_back_waiting();
             }
+            self.ask(now);
             self.start(now);
             self.settle(now);
             self.renew(now);
@@ -286,7 +293,7 @@ impl<S: Store> Dispatcher<S> {
     fn tell_held(&mut self) {
         let any = self.claiming || !self.held.is_empty();
         // The room of hot messages is bounded by their slots.
-        let messages = self.held.len().saturating_sub(self.queue.hot_len());
+        let messages = self.held.len().saturating_sub(self.queue.hot_len() + self.pauses.waiting());
         let held = (any, Load { messages, bytes: self.queue.cold_bytes() });
         if self.told_held != held {
             self.told_held = held;
@@ -361,10 +368,21 @@ impl<S: Store> Dispatcher<S> {
             .settle_at
             .max(self.next_settlement())
             .filter(|_| !self.settling && !self.gathered.is_empty());
-        [poll, way, renew, clearing, alone, grace, look_round, self.next_deadline, settle]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            poll,
+            way,
+            renew,
+            clearing,
+            alone,
+            grace,
+            look_round,
+            self.next_deadline,
+            settle,
+            self.next_question(now),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn stop(&mut self, now: Instant) {
@@ -379,7 +397,9 @@ impl<S: Store> Dispatcher<S> {
 
     /// Lets others have what has not been started.
     fn give_back_waiting(&mut self) {
-        let waiting: Vec<Waiting> = self.queue.drain().into_iter().chain(self.stale.drain(..)).collect();
+        let mut waiting: Vec<Waiting> = self.queue.drain();
+        waiting.append(&mut self.stale);
+        waiting.extend(self.pauses.drain());
         for waiting in waiting {
             self.release(waiting.message);
         }
@@ -390,6 +410,7 @@ impl<S: Store> Dispatcher<S> {
             && self.gathered.is_empty()
             && self.queue.is_empty()
             && self.stale.is_empty()
+            && self.pauses.waiting() == 0
             && !self.settling
             && !self.claiming;
         match self.grace_ends {
@@ -414,6 +435,7 @@ impl<S: Store> Dispatcher<S> {
             // A store's panics are caught: this is one of our own. What was to be settled comes again.
             self.held.retain(|_, held| held.stage != Stage::Settling);
             (self.claiming, self.settling, self.renewing) = (false, false, false);
+            self.pauses.unasked();
             self.inner.share.looked(None);
             self.poll.failed(Instant::now(), fastrand::f64());
             error!(store = %self.inner.name, "a call to the store panicked");
@@ -447,6 +469,7 @@ impl<S: Store> Dispatcher<S> {
                     Err(error) => self.settling_failed(batch, &error),
                 }
             }
+            Reply::Paused { asked, outcome } => self.learned(asked, outcome),
             Reply::Renewed { leases, asked, outcome } => {
                 self.renewing = false;
                 match outcome {

@@ -33,6 +33,8 @@ mod tenants;
 mod text;
 mod topic;
 mod trace;
+mod why;
+pub mod words;
 
 pub use bytes::Bytes;
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -71,8 +73,8 @@ pub use settings::{SettingInfo, Settings};
 pub use shutdown::{Shutdown, shutdown_signal};
 pub use sink::{Batch, Guarded, LogSink, NullSink, Sink, SinkError, SinkOptions, Verdict};
 pub use store::admin::{
-    Change, Count, Cursor, Filter, HistoryEntry, JoinFilter, JoinListing, Listing, Record, Stats,
-    StepListing, StoreAdmin, TopicCount,
+    Change, Count, Cursor, Filter, Finding, HistoryEntry, Holder, JoinFilter, JoinListing, Listing, Pause,
+    Record, Severity, Stats, StepListing, StoreAdmin, TopicCount,
 };
 pub use store::inbox::{InboxEntry, InboxRecord, InboxStore, Once};
 pub use store::join::JoinStore;
@@ -88,3 +90,4 @@ pub use tenants::{
 pub use topic::{Topic, Topics};
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use uuid::Uuid;
+pub use why::{Blocker, Reason, RouteState, Routes, Why, why, why_at};

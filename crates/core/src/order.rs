@@ -1,5 +1,7 @@
 //! What happens to the messages behind a dead one of the same key.
 
+use std::fmt;
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// What becomes of a key when one of its messages dies. It is stored with the message, so that every way of dying
@@ -32,5 +34,15 @@ impl OrderPolicy {
                     .with_context("code", code)
             },
         )
+    }
+}
+
+impl fmt::Display for OrderPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Block => "block",
+            Self::Park => "park",
+            Self::Skip => "skip",
+        })
     }
 }

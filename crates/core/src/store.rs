@@ -313,6 +313,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///   clean ones, but before them once the first of them has been due for longer than the lease that is asked for.
     /// - Each message's epoch grows by one.
     /// - A row that cannot be decoded becomes dead, and stops nothing else.
+    /// - Nothing of a topic that is [paused](StoreAdmin::pause).
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>>;
 
     /// Applies outcomes to leased messages, all in one transaction.
@@ -404,6 +405,11 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///   then taken. See [`Turn`].
     /// - A last turn more than a minute in the future does not count: the database's clock was put back.
     async fn turn(&self, job: &str, turn: Turn) -> Result<bool>;
+
+    /// The topics that are paused now, for those who have messages that they need not claim. By default none.
+    async fn paused(&self) -> Result<Topics> {
+        Ok(Topics::none())
+    }
 
     /// Where the messages are, for people to read in logs; without any secret.
     fn name(&self) -> String {

@@ -95,6 +95,16 @@ impl Topics {
         Self(None)
     }
 
+    /// No topic at all.
+    pub fn none() -> Self {
+        Self(Some(Patterns::default()))
+    }
+
+    /// Whether no topic is in the set.
+    pub fn is_none(&self) -> bool {
+        self.0.as_ref().is_some_and(|set| set.exact.is_empty() && set.prefixes.is_empty())
+    }
+
     /// The topics that match one of these patterns. No pattern at all is the empty set.
     pub fn of<P: AsRef<str>>(patterns: impl IntoIterator<Item = P>) -> Result<Self> {
         let mut set = Patterns::default();

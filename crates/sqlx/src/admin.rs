@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use posthaste_core::store::admin::{MAX_PAGE, STATS_CAP};
 use posthaste_core::store::check_batch;
 use posthaste_core::{
-    Change, Count, Cursor, Failure, FailureClass, Filter, HistoryEntry, Join, JoinFilter, JoinId,
-    JoinListing, JoinStatus, Listing, MessageId, Record, Result, State, Stats, StepListing, StepStatus,
-    StoreAdmin, TopicCount, WorkItemId,
+    Change, Count, Cursor, Failure, FailureClass, Filter, Finding, HistoryEntry, Holder, Join, JoinFilter,
+    JoinId, JoinListing, JoinStatus, Listing, MessageId, Pause, Record, Result, State, Stats, StepListing,
+    StepStatus, StoreAdmin, Topic, TopicCount, WorkItemId,
 };
 use sqlx_core::database::Database;
 
@@ -210,5 +210,33 @@ impl<D: Dialect> StoreAdmin for SqlStore<D> {
         let more = steps.len() > limit as usize;
         steps.truncate(limit as usize);
         Ok(StepListing { next: steps.last().filter(|_| more).map(|last| last.message), steps })
+    }
+
+    async fn pause(&self, topics: &str, by: &str, why: &str) -> Result<bool> {
+        Pause::check(topics, by, why).map_err(|error| error.during("pause"))?;
+        let args = [Arg::text(topics), Arg::text(by), Arg::text(why)];
+        Ok(!self.fetch("pause", &self.statements().pause, &args).await?.is_empty())
+    }
+
+    async fn resume(&self, topics: &str) -> Result<bool> {
+        // What no database can compare with a name is no name that is paused.
+        if topics.len() > Topic::MAX_BYTES || topics.contains('\0') {
+            return Ok(false);
+        }
+        Ok(!self.fetch("resume", &self.statements().resume, &[Arg::text(topics)]).await?.is_empty())
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        let rows = self.fetch("pauses", &self.statements().pauses, &[]).await?;
+        rows.iter().map(row::pause).collect()
+    }
+
+    async fn holder(&self, id: MessageId) -> Result<Option<Holder>> {
+        let found = D::holder(&self.connect_options(), self.get_naming(), id).await;
+        found.map_err(|error| self.wrap("holder", error))
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.examination().await
     }
 }

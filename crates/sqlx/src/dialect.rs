@@ -8,7 +8,9 @@ use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
-use posthaste_core::{Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement};
+use posthaste_core::{
+    Birth, Enqueued, Error, ErrorKind, Finding, Holder, Lease, MessageId, NewMessage, Result, Settlement,
+};
 use sqlx_core::Error as SqlxError;
 use sqlx_core::database::Database;
 use sqlx_core::error::DatabaseError;
@@ -16,9 +18,11 @@ use sqlx_core::pool::{Pool, PoolOptions};
 
 use crate::arg::Arg;
 use crate::error::Verdict;
+use crate::examine::Check;
 use crate::listen::Bell;
 use crate::migrate::Script;
 use crate::naming::Naming;
+use crate::pools::Whose;
 use crate::row::Columns;
 use crate::sql::{Files, Statement, Statements};
 
@@ -194,6 +198,27 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         let _ = (pool, channel, bell);
         async { Ok(()) }
     }
+
+    /// What an examination looks at, on whose connections, and how it asks for the time; none if the database has this machine's.
+    #[doc(hidden)]
+    const CHECKS: &'static [Check];
+    #[doc(hidden)]
+    const EXAMINED: Whose = Whose::Users;
+    #[doc(hidden)]
+    const CLOCK: Option<&'static str> = None;
+    /// What no statement can tell.
+    #[doc(hidden)]
+    fn look_around(options: &ConnectOptions<Self>) -> Vec<Finding> {
+        let _ = options;
+        Vec::new()
+    }
+    /// Which session keeps a message's row locked, on connections of its own.
+    #[doc(hidden)]
+    fn holder(
+        options: &ConnectOptions<Self>,
+        naming: &Naming,
+        id: MessageId,
+    ) -> impl Future<Output = Result<Option<Holder>, SqlxError>> + Send;
 
     /// A whole script for the database's own client.
     #[doc(hidden)]

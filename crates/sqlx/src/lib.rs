@@ -6,6 +6,8 @@ mod admin;
 mod arg;
 mod dialect;
 mod error;
+mod examine;
+mod holder;
 mod inbox;
 mod join;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, WorkItemId,
+    Birth, Enqueued, Error, ErrorKind, Holder, Lease, MessageId, NewMessage, Result, Settlement, WorkItemId,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::arguments::Arguments as _;
@@ -22,8 +22,11 @@ use sqlx_mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlData
 use crate::arg::{Arg, from_micros, span_micros};
 use crate::dialect::{Dialect, answers, sealed, sends};
 use crate::error::Verdict;
+use crate::examine::{self, Check};
+use crate::holder;
 use crate::json;
 use crate::migrate::Script;
+use crate::naming::Naming;
 use crate::row::{columns, id_of, read};
 use crate::source::Database;
 use crate::sql::{Files, Statement, Statements, files};
@@ -49,13 +52,13 @@ impl Dialect for MySql {
 
     const FILES: Files = files!(
         "mysql",
-        migrations: ["0001_outbox", "0002_joins", "0003_inbox"],
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause"],
         routines: [
             "enqueue", "claim", "wake_waits", "count_steps", "uncount_steps", "settle", "ack", "abandon", "defer",
             "release", "fail", "renew", "reap", "expire", "park", "over", "list", "select", "stats", "topics", "turn",
             "join_answer", "attach_steps", "report_step", "end_join", "wait_for_join", "continue_join", "expire_joins", "expire_join",
             "joins", "over_joins", "prune_joins", "start_join", "attach", "report_step_completed", "report_step_failed",
-            "cancel_join", "enqueue_join_wait", "inbox_once", "inbox_forget",
+            "cancel_join", "enqueue_join_wait", "inbox_once", "inbox_forget", "pause", "resume",
         ]
     );
     const SCHEMES: &'static [&'static str] = &["mysql", "mariadb"];
@@ -110,6 +113,9 @@ impl Dialect for MySql {
         });
         (options.disable_statement_logging(), pool)
     }
+
+    const CHECKS: &'static [Check] = examine::mysql::CHECKS;
+    const CLOCK: Option<&'static str> = Some(examine::mysql::CLOCK);
 
     sends!(MySqlConnection, MySqlRow);
 
@@ -207,6 +213,14 @@ impl Dialect for MySql {
         Ok(restore(rows, &order))
     }
 
+    async fn holder(
+        options: &MySqlConnectOptions,
+        naming: &Naming,
+        id: MessageId,
+    ) -> Result<Option<Holder>, SqlxError> {
+        holder::mysql::find(options, naming, id).await
+    }
+
     fn print(script: &Script) -> String {
         let routine = |sql: &str| format!("{};\ndelimiter $$\n{sql}$$\ndelimiter ;", drop_routine(sql));
         script.print(&setup(script), routine, &record(script))
@@ -253,7 +267,7 @@ impl Dialect for MySql {
     }
 }
 
-fn number(error: &dyn DatabaseError) -> u16 {
+pub(crate) fn number(error: &dyn DatabaseError) -> u16 {
     error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
 }
 

@@ -6,7 +6,8 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Birth, Enqueued, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, Uuid, When, WorkItemId,
+    Birth, Enqueued, ErrorKind, Holder, Lease, MessageId, NewMessage, Result, Settlement, Uuid, When,
+    WorkItemId,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::arguments::Arguments as _;
@@ -22,8 +23,11 @@ use sqlx_postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgR
 use crate::arg::{Arg, from_micros, micros, span_micros};
 use crate::dialect::{Dialect, answers, sealed, sends};
 use crate::error::Verdict;
+use crate::examine::{self, Check};
+use crate::holder;
 use crate::listen::Bell;
 use crate::migrate::Script;
+use crate::naming::Naming;
 use crate::options::StoreOptions;
 use crate::row::{columns, read};
 use crate::source::Database;
@@ -78,7 +82,11 @@ const EPOCH_2000: i64 = 946_684_800_000_000;
 impl Dialect for Postgres {
     type Db = sqlx_postgres::Postgres;
 
-    const FILES: Files = files!("postgres", migrations: ["0001_outbox", "0002_joins", "0003_inbox"], routines: ["check", "claim", "joins", "settle", "keep", "enqueue", "inbox"]);
+    const FILES: Files = files!(
+        "postgres",
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause"],
+        routines: ["check", "claim", "joins", "settle", "keep", "enqueue", "inbox", "pause"]
+    );
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = Some("posthaste");
@@ -142,6 +150,9 @@ impl Dialect for Postgres {
         ]);
         (options, pool)
     }
+
+    const CHECKS: &'static [Check] = examine::postgres::CHECKS;
+    const CLOCK: Option<&'static str> = Some(examine::postgres::CLOCK);
 
     sends!(PgConnection, PgRow);
 
@@ -216,6 +227,14 @@ impl Dialect for Postgres {
             bell.ring();
         }
         Ok(())
+    }
+
+    async fn holder(
+        options: &PgConnectOptions,
+        naming: &Naming,
+        id: MessageId,
+    ) -> Result<Option<Holder>, SqlxError> {
+        holder::postgres::find(options, naming, id).await
     }
 
     fn print(script: &Script) -> String {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use posthaste_core::{
     Bytes, EndedJoin, Error, ErrorKind, FailureClass, HistoryEntry, Join, JoinId, JoinStatus, Lease, Message,
-    MessageId, OrderPolicy, Record, Result, State, Step, StepStatus, Topic, WorkItemId, WorkerId,
+    MessageId, OrderPolicy, Pause, Record, Result, State, Step, StepStatus, Topic, WorkItemId, WorkerId,
     decode_handled, decode_headers,
 };
 
@@ -117,6 +117,11 @@ pub(crate) fn history(row: &impl Columns) -> Result<HistoryEntry> {
         lease_losses: row.count(5)?,
         last_error: row.opt_text(6)?,
     })
+}
+
+/// A pause.
+pub(crate) fn pause(row: &impl Columns) -> Result<Pause> {
+    Ok(Pause { topics: row.text(0)?, by: row.text(1)?, why: row.text(2)?, since: row.time(3)? })
 }
 
 /// A join.

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Birth, Enqueued, Error, ErrorKind, Lease, MessageId, NewMessage, Result, Settlement, StepStatus,
-    WorkItemId,
+    Birth, Enqueued, Error, ErrorKind, Finding, Holder, Lease, MessageId, NewMessage, Result, Settlement,
+    StepStatus, WorkItemId,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::arguments::Arguments as _;
@@ -27,10 +27,13 @@ use sqlx_sqlite::{
 use crate::arg::{Arg, from_micros, span_micros};
 use crate::dialect::{Dialect, answers, sealed, sends};
 use crate::error::Verdict;
+use crate::examine::{self, Check};
+use crate::holder;
 use crate::json;
 use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::options::StoreOptions;
+use crate::pools::Whose;
 use crate::row::{columns, id_of, read};
 use crate::source::Database;
 use crate::sql::{Files, Statement, Statements, files};
@@ -69,7 +72,7 @@ impl Dialect for Sqlite {
     type Db = sqlx_sqlite::Sqlite;
 
     const FILES: Files =
-        files!("sqlite", migrations: ["0001_outbox", "0002_joins", "0003_inbox"], routines: []);
+        files!("sqlite", migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause"], routines: []);
     const SCHEMES: &'static [&'static str] = &["sqlite"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = None;
@@ -160,6 +163,14 @@ impl Dialect for Sqlite {
         options.busy_timeout(Duration::from_secs(10))
     }
 
+    const CHECKS: &'static [Check] = examine::sqlite::CHECKS;
+    // Its settings are those of each connection: ours are what counts.
+    const EXAMINED: Whose = Whose::Ours;
+
+    fn look_around(options: &SqliteConnectOptions) -> Vec<Finding> {
+        vec![examine::sqlite::file(options.get_filename())]
+    }
+
     sends!(SqliteConnection, SqliteRow);
 
     async fn insert(
@@ -230,6 +241,14 @@ impl Dialect for Sqlite {
             .and_then(|()| args.add(span_micros(lease)))
             .map_err(SqlxError::Encode)?;
         in_transaction(connection, statement, args).await
+    }
+
+    async fn holder(
+        options: &SqliteConnectOptions,
+        naming: &Naming,
+        id: MessageId,
+    ) -> Result<Option<Holder>, SqlxError> {
+        holder::sqlite::find(options, naming, id).await
     }
 
     fn print(script: &Script) -> String {

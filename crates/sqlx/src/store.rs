@@ -11,7 +11,7 @@ use posthaste_core::store::{MAX_BATCH, MAX_PRUNE_BATCH, check_batch, check_lease
 use posthaste_core::{
     Birth, ClaimRequest, Enqueued, Error, ErrorKind, Expired, Failure, JoinId, Lease, Look, MAX_LEASE_LOSSES,
     MAX_NAME_BYTES, Message, MessageId, NewMessage, Outcome, Reaped, Result, Retention, Settled,
-    SettledBatch, Settlement, State, Store, TransactionalStore, Transactions, Turn,
+    SettledBatch, Settlement, State, Store, Topics, TransactionalStore, Transactions, Turn,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::connection::Connection as _;
@@ -97,6 +97,12 @@ impl<D: Dialect> SqlStore<D> {
             return Err(Error::new(ErrorKind::Configuration, "the URL is not one of this database")
                 .during("connect")
                 .with_remedy(format!("begin it with {known}://, or use the store of the other database")));
+        }
+        // Without the slashes a login would be taken for a database's name, and shown.
+        if scheme != "sqlite" && !url[scheme.len()..].starts_with("://") {
+            return Err(Error::new(ErrorKind::Configuration, "the database URL cannot be understood")
+                .during("connect")
+                .with_remedy(format!("begin it with {scheme}://")));
         }
         // The driver's own message may quote the URL, and with it a password.
         url.parse::<ConnectOptions<D>>().map_err(|_| {
@@ -221,6 +227,18 @@ impl<D: Dialect> SqlStore<D> {
             keep_done: keep,
             endpoint: endpoint.clone(),
         }))
+    }
+
+    pub(crate) fn get_naming(&self) -> &Naming {
+        &self.0.naming
+    }
+
+    pub(crate) fn pool_of(&self, whose: Whose) -> Pool<D::Db> {
+        self.0.pools.pool(whose)
+    }
+
+    pub(crate) fn connect_options(&self) -> ConnectOptions<D> {
+        self.0.pools.connect_options()
     }
 
     pub(crate) fn statements(&self) -> &Statements {
@@ -551,6 +569,12 @@ impl<D: Dialect> Store for SqlStore<D> {
         };
         let args = [Arg::text(job), Arg::Int(period), Arg::Int(at)];
         Ok(!self.fetch("turn", &self.statements().turn, &args).await?.is_empty())
+    }
+
+    async fn paused(&self) -> Result<Topics> {
+        let rows = self.fetch("paused", &self.statements().pauses, &[]).await?;
+        let topics = rows.iter().map(|row| row.text(0)).collect::<Result<Vec<String>>>()?;
+        Topics::of(topics)
     }
 
     fn name(&self) -> String {

@@ -9,10 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use posthaste_core::{
     Attached, Birth, Change, ClaimRequest, Cursor, EndedJoin, Enqueued, Error, ErrorKind, Expired, Filter,
-    HistoryEntry, InboxEntry, InboxRecord, InboxStore, Join, JoinFilter, JoinId, JoinListing, JoinStore,
-    Lease, Listing, Look, Message, MessageId, NewJoin, NewMessage, Once, Reaped, Record, Reported, Result,
-    Retention, Settled, SettledBatch, Settlement, Stats, StepEnd, StepListing, Store, StoreAdmin,
-    TransactionalStore, Transactions, Turn,
+    Finding, HistoryEntry, Holder, InboxEntry, InboxRecord, InboxStore, Join, JoinFilter, JoinId,
+    JoinListing, JoinStore, Lease, Listing, Look, Message, MessageId, NewJoin, NewMessage, Once, Pause,
+    Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement, Stats, StepEnd,
+    StepListing, Store, StoreAdmin, Topics, TransactionalStore, Transactions, Turn,
 };
 use tokio::sync::Semaphore;
 
@@ -84,7 +84,7 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().lost_commits = times;
     }
 
-    /// Holds back the answers of this operation, `claim` or `look`: it takes place at once, but nobody is told.
+    /// Holds back the answers of this operation, `claim`, `look` or `paused`: it takes place at once, but nobody is told.
     pub fn hold(&self, operation: &'static str) {
         self.counts.lock().unwrap().held.insert(operation, Arc::new(Semaphore::new(0)));
     }
@@ -194,6 +194,13 @@ impl<S: Store> Store for Counting<S> {
     async fn turn(&self, job: &str, turn: Turn) -> Result<bool> {
         self.count("turn")?;
         self.store.turn(job, turn).await
+    }
+
+    async fn paused(&self) -> Result<Topics> {
+        self.count("paused")?;
+        let paused = self.store.paused().await?;
+        self.answer("paused").await;
+        Ok(paused)
     }
 
     fn name(&self) -> String {
@@ -373,5 +380,30 @@ impl<S: StoreAdmin> StoreAdmin for Counting<S> {
     async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing> {
         self.count("steps")?;
         self.store.steps(join, after, limit).await
+    }
+
+    async fn pause(&self, topics: &str, by: &str, why: &str) -> Result<bool> {
+        self.count("pause")?;
+        self.store.pause(topics, by, why).await
+    }
+
+    async fn resume(&self, topics: &str) -> Result<bool> {
+        self.count("resume")?;
+        self.store.resume(topics).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        self.count("pauses")?;
+        self.store.pauses().await
+    }
+
+    async fn holder(&self, id: MessageId) -> Result<Option<Holder>> {
+        self.count("holder")?;
+        self.store.holder(id).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.count("examine")?;
+        self.store.examine().await
     }
 }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use posthaste_core::{
     Attached, Birth, Change, ClaimRequest, Cursor, EndedJoin, Enqueued, Expired, Failure, FailureClass,
-    Filter, HistoryEntry, InboxEntry, InboxRecord, InboxStore, Join, JoinFilter, JoinId, JoinListing,
-    JoinStore, Lease, Listing, Look, MemoryTransaction, Message, MessageId, NewJoin, NewMessage, Once,
-    Outcome, Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement, State, Stats,
-    StepEnd, StepListing, StepStatus, Store, StoreAdmin, TransactionalStore, Transactions, Turn,
+    Filter, Finding, HistoryEntry, Holder, InboxEntry, InboxRecord, InboxStore, Join, JoinFilter, JoinId,
+    JoinListing, JoinStore, Lease, Listing, Look, MemoryTransaction, Message, MessageId, NewJoin, NewMessage,
+    Once, Outcome, Pause, Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement,
+    State, Stats, StepEnd, StepListing, StepStatus, Store, StoreAdmin, Topics, TransactionalStore,
+    Transactions, Turn,
 };
 
 use super::*;
@@ -101,6 +102,9 @@ impl Store for Doctored {
     }
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>> {
         self.inner.renew(leases, lease).await
+    }
+    async fn paused(&self) -> Result<Topics> {
+        self.inner.paused().await
     }
     async fn reap(&self, limit: u32) -> Result<Reaped> {
         self.inner.reap(limit).await
@@ -316,6 +320,21 @@ impl StoreAdmin for Doctored {
                 .for_each(|step| step.status = StepStatus::Pending);
         }
         Ok(listing)
+    }
+    async fn pause(&self, topics: &str, by: &str, why: &str) -> Result<bool> {
+        self.inner.pause(topics, by, why).await
+    }
+    async fn resume(&self, topics: &str) -> Result<bool> {
+        self.inner.resume(topics).await
+    }
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        self.inner.pauses().await
+    }
+    async fn holder(&self, id: MessageId) -> Result<Option<Holder>> {
+        self.inner.holder(id).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.examine().await
     }
 }
 

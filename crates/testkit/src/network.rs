@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use posthaste_core::{
-    Change, ClaimRequest, Cursor, Enqueued, Error, ErrorKind, Expired, Filter, HistoryEntry, Join,
-    JoinFilter, JoinId, JoinListing, Lease, Listing, Look, MemoryStore, Message, MessageId, NewMessage,
-    Reaped, Record, Result, Retention, Settled, SettledBatch, Settlement, Source, Stats, StepListing, Store,
-    StoreAdmin, Turn,
+    Change, ClaimRequest, Cursor, Enqueued, Error, ErrorKind, Expired, Filter, Finding, HistoryEntry, Holder,
+    Join, JoinFilter, JoinId, JoinListing, Lease, Listing, Look, MemoryStore, Message, MessageId, NewMessage,
+    Pause, Reaped, Record, Result, Retention, Settled, SettledBatch, Settlement, Source, Stats, StepListing,
+    Store, StoreAdmin, Topics, Turn,
 };
 use tokio::time::{Instant, sleep};
 
@@ -339,6 +339,10 @@ impl Store for Remote {
         self.reached(self.store.turn(job, turn)).await
     }
 
+    async fn paused(&self) -> Result<Topics> {
+        self.reached(self.store.paused()).await
+    }
+
     async fn identity(&self) -> Result<Option<String>> {
         self.reached(self.store.identity()).await
     }
@@ -384,5 +388,25 @@ impl StoreAdmin for Remote {
 
     async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing> {
         self.reached(self.store.steps(join, after, limit)).await
+    }
+
+    async fn pause(&self, topics: &str, by: &str, why: &str) -> Result<bool> {
+        self.reached(self.store.pause(topics, by, why)).await
+    }
+
+    async fn resume(&self, topics: &str) -> Result<bool> {
+        self.reached(self.store.resume(topics)).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        self.reached(self.store.pauses()).await
+    }
+
+    async fn holder(&self, id: MessageId) -> Result<Option<Holder>> {
+        self.reached(self.store.holder(id)).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.reached(self.store.examine()).await
     }
 }

@@ -21,6 +21,7 @@ pub mod join_waits;
 pub mod joins;
 pub mod lease;
 pub mod order;
+pub mod pause;
 pub mod publish;
 pub mod retry;
 pub mod route;
@@ -154,6 +155,13 @@ macro_rules! runtime_suite {
                 keys_stay_in_order,
                 a_dead_one_and_its_key,
                 the_next_of_a_key_follows_at_once;
+            pause:
+                the_hot_path_obeys,
+                slow_learned_while_it_runs,
+                slow_what_waits_is_given_back,
+                without_an_answer_a_claim_decides,
+                the_first_answer_is_waited_for,
+                a_drain_leaves_it;
             publish:
                 in_a_transaction_of_ones_own,
                 without_a_transaction,

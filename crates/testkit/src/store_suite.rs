@@ -36,6 +36,7 @@ pub mod model;
 pub mod order;
 pub mod outage;
 pub mod park;
+pub mod pause;
 pub mod prune;
 pub mod race;
 pub mod reap;
@@ -339,6 +340,17 @@ macro_rules! store_suite {
                 a_parked_message_can_be_buried,
                 what_is_ahead_is_not_parked,
                 keys_are_parked_apart;
+            pause:
+                paused_is_not_claimed,
+                pauses_overlap,
+                twice_is_once,
+                workers_are_told,
+                names_are_bytes,
+                impossible_pauses_are_refused,
+                suspects_are_paused,
+                keys_wait_behind_it,
+                the_others_fill_the_limit,
+                everything_else_goes_on;
             prune:
                 retention_decides,
                 age_counts_from_the_end,

@@ -8,6 +8,7 @@ mod brokers;
 mod encryption;
 mod inbox;
 mod mysql;
+mod pause;
 mod postgres;
 mod runtime;
 mod rust;
@@ -97,6 +98,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
         brokers::MUTANTS,
         rust::MUTANTS,
         inbox::MUTANTS,
+        pause::MUTANTS,
         runtime::MUTANTS,
         tenants::MUTANTS,
         sinks::MUTANTS,

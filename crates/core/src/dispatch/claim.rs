@@ -28,7 +28,8 @@ impl<S: Store> Dispatcher<S> {
         if self.is_stopping() {
             self.release(message);
         } else {
-            self.queue.push(Waiting { message, since: Instant::now(), slot: Some(slot) });
+            let now = Instant::now();
+            self.admit(Waiting { message, since: now, slot: Some(slot) }, now);
         }
     }
 

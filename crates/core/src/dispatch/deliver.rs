@@ -71,7 +71,8 @@ pub(crate) async fn deliver(
                 // Its lease is lost, or its time is over: nothing more begins. The dispatcher knows why, and what follows.
                 return Err(HandlerError::defer(Duration::ZERO));
             }
-            info!(handler = %handler.name, "handler called");
+            // A target of its own: whoever has thousands a second can leave it out, and keep the span.
+            info!(target: "posthaste_core::delivery", handler = %handler.name, "handler called");
             progress.way().last = Some(Arc::clone(&handler));
             // Inside of the future, so that a panic in making the handler's own is caught, too.
             caught(async { handler.call(&arrival).await })

@@ -100,9 +100,11 @@ impl<S: Store> Dispatcher<S> {
                 self.held.remove(&lease);
                 self.queue.remove(lease);
                 self.stale.retain(|waiting| waiting.lease() != lease);
+                self.pauses.remove(lease);
             }
             Stage::Gathered => {
                 self.held.remove(&lease);
+                self.pauses.remove(lease);
                 self.gathered.retain(|gathered| gathered.settlement.lease != lease);
             }
             Stage::Settling | Stage::Lost => {}

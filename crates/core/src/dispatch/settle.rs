@@ -92,6 +92,9 @@ impl<S: Store> Dispatcher<S> {
         for (gathered, answer) in batch.iter().zip(answers) {
             let Gathered { settlement, message } = gathered;
             self.held.remove(&settlement.lease);
+            if self.pauses.was_released(settlement.lease) {
+                self.look_at_once(now);
+            }
             let topic = message.topic.as_str();
             // An ack that was sent before may have taken place, and its row be gone.
             let acked = settlement.outcome == Outcome::Ack && *answer != Settled::Lost;

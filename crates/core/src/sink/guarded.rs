@@ -196,6 +196,16 @@ impl Guarded {
         self.shared.breaker.is_open()
     }
 
+    /// Why the sink is down, if it is.
+    pub fn trouble(&self) -> Option<SinkError> {
+        if self.is_down() { lock(&self.shared.reason).clone() } else { None }
+    }
+
+    /// Asks the sink whether it would take messages, whatever the breaker's state, and without changing it.
+    pub async fn probe(&self) -> Verdict {
+        self.shared.probe().await
+    }
+
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -260,6 +270,18 @@ impl Shared {
         }
     }
 
+    async fn probe(&self) -> Verdict {
+        let patience = self.options.deadline.unwrap_or(DEADLINE);
+        match timeout(patience, caught(async { self.sink.probe().await })).await {
+            Ok(Ok(probed)) => probed,
+            Ok(Err(_)) => Err(SinkError::down("the sink panicked when it was probed")),
+            Err(_) => {
+                let patience = show_duration(patience);
+                Err(SinkError::down(format!("the sink did not answer a probe in {patience}")))
+            }
+        }
+    }
+
     fn is_up(&self) {
         if self.breaker.close() {
             info!(sink = %self.name, "the sink takes messages again");
@@ -289,17 +311,7 @@ async fn revive(shared: Weak<Shared>) {
         let BreakerState::Open { until } = until else { return };
         tokio::time::sleep_until(until).await;
         let Some(shared) = shared.upgrade() else { return };
-        let patience = shared.options.deadline.unwrap_or(DEADLINE);
-        let probe = async { shared.sink.probe().await };
-        let probed = match timeout(patience, caught(probe)).await {
-            Ok(Ok(probed)) => probed,
-            Ok(Err(_)) => Err(SinkError::down("the sink panicked when it was probed")),
-            Err(_) => Err(SinkError::down(format!(
-                "the sink did not answer a probe in {}",
-                show_duration(patience)
-            ))),
-        };
-        match probed {
+        match shared.probe().await {
             Ok(()) => {
                 info!(sink = %shared.name, "the sink can be reached again: one message tries");
                 shared.breaker.half_open();

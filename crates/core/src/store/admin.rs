@@ -229,6 +229,66 @@ pub struct HistoryEntry {
     pub last_error: Option<String>,
 }
 
+/// Topics that nobody claims until they are resumed.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Pause {
+    /// Which topics: one, or the beginning of some and a `*`, as in `order.*`.
+    pub topics: String,
+    /// Who paused them.
+    pub by: String,
+    /// Why.
+    pub why: String,
+    /// Since when, by the database's clock.
+    pub since: SystemTime,
+}
+
+impl Pause {
+    /// Refuses a pattern, a name or a reason that is not acceptable. Stores call it before any SQL.
+    pub fn check(topics: &str, by: &str, why: &str) -> Result<()> {
+        Topics::of([topics])?;
+        text::required("who changes it", by.to_owned(), WorkerId::MAX_BYTES)?;
+        text::required("the reason", why.to_owned(), 1_000).map(drop)
+    }
+}
+
+/// A session of the database that keeps a message's row locked, so that claims pass it over.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Holder {
+    /// Which one, as the database's own tools name it, for people to find it and to end it.
+    pub session: String,
+    /// What is known about it: user, program, what it is doing. Never the text of a statement.
+    pub about: String,
+    /// Since when its transaction is open.
+    pub since: Option<SystemTime>,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// As it should be.
+    Fine,
+    /// Worth knowing.
+    Notice,
+    /// Will hurt some day.
+    Warning,
+    /// A promise of posthaste's does not hold.
+    Danger,
+}
+
+/// What an examination found out about one thing.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    /// What was looked at, in one or two words that stay the same: `durability`, `clock`, `oldest transaction`.
+    pub check: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was found.
+    pub found: String,
+    /// What to do about it, unless it is fine.
+    pub remedy: Option<String>,
+}
+
 /// A change that an operator makes to many messages.
 ///
 /// ```
@@ -355,6 +415,38 @@ pub trait StoreAdmin: Store {
     /// # Behavior
     /// - At most `limit` (1 to 200), behind the one named.
     async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing>;
+
+    /// Pauses topics: from now on nobody claims their messages, in whatever language, until they are resumed. Publishing,
+    /// schedules, expiry and retention go on.
+    ///
+    /// # Behavior
+    /// - A topic, or the beginning of some and a `*`. Answers false, and changes nothing, if the very same is paused already.
+    /// - What is leased stays its worker's. A running outbox gives back what waits in its memory within seconds.
+    /// - A paused message of a key is still the first of its key: what comes after it waits, too.
+    async fn pause(&self, topics: &str, by: &str, why: &str) -> Result<bool>;
+
+    /// Ends a pause. Answers false if these topics, written the same way, are not paused.
+    async fn resume(&self, topics: &str) -> Result<bool>;
+
+    /// What is paused, sorted by topics.
+    async fn pauses(&self) -> Result<Vec<Pause>>;
+
+    /// Which session keeps a message's row locked, so that claims pass it over; none if nobody does, or nobody can tell.
+    ///
+    /// # Behavior
+    /// - Changes nothing, and waits for a lock for a second at most.
+    async fn holder(&self, _id: MessageId) -> Result<Option<Holder>> {
+        Ok(None)
+    }
+
+    /// Looks at whether the database is set up so that posthaste's promises hold: durability, version, tables and indexes,
+    /// clock, old transactions. By default nothing.
+    ///
+    /// # Behavior
+    /// - Changes nothing, reads no messages, and costs little. What may not be looked at is a [`Severity::Notice`].
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
 }
 
 impl Record {

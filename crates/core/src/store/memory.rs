@@ -22,12 +22,12 @@ use crate::join::{EndedJoin, JoinId, JoinStatus, Look, StepEnd};
 use crate::message::{Enqueued, MAX_DELAY, Message, NewMessage, When};
 use crate::order::OrderPolicy;
 use crate::outcome::{Failure, FailureClass, MAX_LEASE_LOSSES, Outcome, Settled, Settlement, State};
-use crate::store::admin::{HistoryEntry, Record};
+use crate::store::admin::{HistoryEntry, Pause, Record};
 use crate::store::{
     Birth, ClaimRequest, Expired, MAX_BATCH, MAX_PRUNE_BATCH, Reaped, Retention, SettledBatch, Store,
     TransactionalStore, Transactions, Turn, check_batch, check_lease, distinct,
 };
-use crate::topic::Topic;
+use crate::topic::{Topic, Topics};
 
 /// A store in memory.
 ///
@@ -55,6 +55,7 @@ struct Queue {
     rows: BTreeMap<i64, Row>,
     archive: Vec<Record>,
     turns: BTreeMap<String, SystemTime>,
+    pauses: BTreeMap<String, Pause>,
     joins: Joins,
 }
 
@@ -338,6 +339,10 @@ impl Queue {
         }
     }
 
+    fn paused(&self) -> Result<Topics> {
+        Topics::of(self.pauses.keys())
+    }
+
     /// The rows whose turn it is in their key.
     fn heads(&self) -> HashMap<&str, i64> {
         let mut heads = HashMap::new();
@@ -451,12 +456,13 @@ impl Store for MemoryStore {
         request.check()?;
         let now = self.clock.now();
         let mut queue = self.lock();
-        let heads = queue.heads();
+        let (heads, paused) = (queue.heads(), queue.paused()?);
         let mut claimable: Vec<&Row> = queue
             .rows
             .values()
             .filter(|row| row.is_due(now) && !row.is_expired(now))
             .filter(|row| request.get_topics().contains(row.record.message.topic.as_str()))
+            .filter(|row| !paused.contains(row.record.message.topic.as_str()))
             .filter(|row| row.key().is_none_or(|key| heads.get(key) == Some(&row.seq())))
             .collect();
         claimable.sort_by_key(|row| (row.record.message.priority, row.record.message.due_at, row.seq()));
@@ -695,6 +701,10 @@ impl Store for MemoryStore {
             queue.joins.remove(*id);
         }
         Ok(over.len() as u64)
+    }
+
+    async fn paused(&self) -> Result<Topics> {
+        self.lock().paused()
     }
 
     async fn identity(&self) -> Result<Option<String>> {

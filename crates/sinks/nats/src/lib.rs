@@ -77,6 +77,7 @@
 
 mod consumer;
 mod escape;
+mod examine;
 mod headers;
 mod link;
 mod options;

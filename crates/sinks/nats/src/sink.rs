@@ -24,7 +24,7 @@ use crate::verdict::{self, Refusal};
 use crate::{headers, subject};
 
 /// How long a question to the server may take that is no message.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Hands messages to JetStream.
 ///
@@ -104,8 +104,13 @@ impl NatsSink {
         })
     }
 
+    /// Where it connects to, without any secret.
+    pub(crate) fn server(&self) -> String {
+        self.options.name()
+    }
+
     /// The connection, if it stands; else a new one, in one try.
-    async fn link(&self) -> Result<Arc<Link>, SinkError> {
+    pub(crate) async fn link(&self) -> Result<Arc<Link>, SinkError> {
         let mut held = self.link.lock().await;
         if let Some(link) = held.as_ref().filter(|link| !link.has_ended()) {
             return Ok(Arc::clone(link));

@@ -73,6 +73,7 @@
 //! `tracing-subscriber`'s. With the feature `log-always` of `tracing`, switch the targets `lapin` and `amq_protocol` off.
 
 mod consumer;
+mod examine;
 mod link;
 mod options;
 mod properties;

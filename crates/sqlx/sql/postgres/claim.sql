@@ -4,7 +4,8 @@
 -- answer, so that neither scheduled nor finished messages are walked, and outbox_key answers whether it is a message's
 -- turn in its key. The rows are locked in a materialised part before they are changed: the shorter form, an update
 -- with `in (select .. limit n for update skip locked)`, may take more than n under a nested loop. They are changed by an
--- array of their numbers: a join may be planned as a walk along the whole primary key.
+-- array of their numbers: a join may be planned as a walk along the whole primary key. What is paused is read once, into arrays:
+-- an anti-join could be planned from the other side.
 -- $1 worker, $2 limit, $3 lease, $4 topics (null with $5 null: all), $5 beginnings of topics
 with recursive
 priorities (priority) as (
@@ -23,6 +24,8 @@ suspect as materialized (
     where o.state = 0 and o.lease_losses > 0 and o.due_at <= statement_timestamp()
       and (o.expires_at is null or o.expires_at > statement_timestamp())
       and (($4::text[] is null and $5::text[] is null) or o.topic = any($4::text[]) or o.topic ^@ any($5::text[]))
+      and not (o.topic = any(array(select p.topics from /*:*/outbox_pause p where p.topics not like '%*'))
+               or o.topic ^@ any(array(select left(p.topics, -1) from /*:*/outbox_pause p where p.topics like '%*')))
       and (o.key is null or not exists (
           select from /*:*/outbox e
           where e.key = o.key and e.seq < o.seq
@@ -39,6 +42,8 @@ clean as materialized (
         where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at <= statement_timestamp()
           and (o.expires_at is null or o.expires_at > statement_timestamp())
           and (($4::text[] is null and $5::text[] is null) or o.topic = any($4::text[]) or o.topic ^@ any($5::text[]))
+          and not (o.topic = any(array(select p.topics from /*:*/outbox_pause p where p.topics not like '%*'))
+                   or o.topic ^@ any(array(select left(p.topics, -1) from /*:*/outbox_pause p where p.topics like '%*')))
           and (o.key is null or not exists (
               select from /*:*/outbox e
               where e.key = o.key and e.seq < o.seq

@@ -3,7 +3,8 @@
 -- The index outbox_ready serves it: one range (priority, due_at <= now) per priority that occurs, in the order of the
 -- answer, so that neither scheduled nor finished messages are walked, and outbox_key answers whether it is a message's
 -- turn in its key. `cross join` keeps the priorities outside and the index inside, which is the order wanted: an
--- `order by` would sort all that is due for the sake of a few. One statement takes the write lock before it reads.
+-- `order by` would sort all that is due for the sake of a few. One statement takes the write lock before it reads. That nothing
+-- is paused is found out once.
 -- ?1 worker, ?2 limit, ?3 lease (µs), ?4 topics (null with ?5 null: all), ?5 beginnings of topics
 with recursive
 clock (now) as (select cast(unixepoch('subsec') * 1000000 as integer)),
@@ -23,6 +24,11 @@ suspect (seq, overdue) as materialized (
       and (o.expires_at is null or o.expires_at > clock.now)
       and ((?4 is null and ?5 is null) or o.topic in (select value from json_each(?4))
            or exists (select 1 from json_each(?5) b where substr(o.topic, 1, length(b.value)) = b.value))
+      and (not exists (select 1 from /*:*/outbox_pause) or not exists (
+          select 1 from /*:*/outbox_pause p
+          where p.topics = o.topic
+             or (p.topics like '%*' and substr(o.topic, 1, length(p.topics) - 1)
+                 = substr(p.topics, 1, length(p.topics) - 1))))
       and (o.key is null or not exists (
           select 1 from /*:*/outbox e
           where e.key = o.key and e.seq < o.seq
@@ -38,6 +44,11 @@ clean (seq) as materialized (
       and (o.expires_at is null or o.expires_at > clock.now)
       and ((?4 is null and ?5 is null) or o.topic in (select value from json_each(?4))
            or exists (select 1 from json_each(?5) b where substr(o.topic, 1, length(b.value)) = b.value))
+      and (not exists (select 1 from /*:*/outbox_pause) or not exists (
+          select 1 from /*:*/outbox_pause p
+          where p.topics = o.topic
+             or (p.topics like '%*' and substr(o.topic, 1, length(p.topics) - 1)
+                 = substr(p.topics, 1, length(p.topics) - 1))))
       and (o.key is null or not exists (
           select 1 from /*:*/outbox e
           where e.key = o.key and e.seq < o.seq

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
 use crate::case::{Case, eventually, on};
-use crate::fixture::{Backend as _, Connection};
+use crate::fixture::{Backend as _, Connection, in_the_clear};
 
 const MESSAGES: usize = 30;
 const CONSUMER: &str = "stock";
@@ -258,10 +258,11 @@ async fn commit_under_way<D: Base>(case: &Case<D>) {
     let commit = if D::NAME == "mysql" { b"\x03COMMIT".to_vec() } else { b"COMMIT\0".to_vec() };
     for n in 1..=3 {
         let proxy = Proxy::start(server).await.unwrap();
-        let url = format!("{login}@{}/{path}", proxy.addr());
+        let url = in_the_clear(&format!("{login}@{}/{path}", proxy.addr()));
         proxy.set(Mode::CutAfterRequest(commit.clone()));
         let process = Process::start(&Orders { url, ..orders(case, Crash::Never) });
-        eventually("a commit is cut", PATIENCE, async || proxy.answers_lost() > 0).await;
+        // Longer than a lock is waited for, if the server has not noticed yet that the process before is gone.
+        eventually("a commit is cut", 3 * PATIENCE, async || proxy.answers_lost() > 0).await;
         if n < 3 {
             drop(process);
         } else {

@@ -17,7 +17,7 @@ use sqlx_core::executor::Executor as _;
 use sqlx_core::pool::{Pool, PoolOptions};
 use sqlx_core::row::Row as _;
 
-use crate::fixture::{Backend, Connection, SqlFixture};
+use crate::fixture::{Backend, Connection, SqlFixture, in_the_clear};
 
 /// How many messages are tried, where the moment of the loss may matter.
 const TIMES: usize = 10;
@@ -174,7 +174,7 @@ pub async fn proxy<D: Backend>(fixture: &SqlFixture<D>) -> (Proxy, String) {
     let (address, path) = rest.split_once('/').unwrap();
     let server: SocketAddr = tokio::net::lookup_host(address).await.unwrap().next().unwrap();
     let proxy = Proxy::start(server).await.unwrap();
-    let url = format!("{login}@{}/{path}", proxy.addr());
+    let url = in_the_clear(&format!("{login}@{}/{path}", proxy.addr()));
     (proxy, url)
 }
 

@@ -54,6 +54,16 @@ pub fn url_of(name: &str, default: &str) -> String {
     std::env::var(format!("POSTHASTE_TEST_{}", name.to_uppercase())).unwrap_or_else(|_| default.to_owned())
 }
 
+/// The URL of a connection that can be read on its way; the driver encrypts where the server would have it so.
+pub fn in_the_clear(url: &str) -> String {
+    let parameter = if url.starts_with("mysql") { "ssl-mode=disabled" } else { "sslmode=disable" };
+    // In front of what is there: some read their schema from the end.
+    match url.split_once('?') {
+        Some((address, rest)) => format!("{address}?{parameter}&{rest}"),
+        None => format!("{url}?{parameter}"),
+    }
+}
+
 pub fn is_missing(name: &str) -> bool {
     std::env::var("POSTHASTE_TEST_MISSING").is_ok_and(|missing| missing.split(',').any(|item| item == name))
 }
@@ -152,6 +162,7 @@ impl<D: Backend> Fixture for SqlFixture<D> {
             ("join_member", &["created_at", "updated_at"]),
             ("join_wait", &["continued_at"]),
             ("inbox", &["occurred_at", "received_at"]),
+            ("pause", &["since"]),
         ] {
             let set: Vec<String> =
                 columns.iter().map(|column| format!("{column} = {}", D::earlier(column, by))).collect();
@@ -199,7 +210,7 @@ impl<D: Backend> Fixture for SqlFixture<D> {
 
     async fn clear(&self) {
         self.run(format!("delete from {}", D::TABLE)).await;
-        for table in ["history", "job", "join", "join_member", "join_wait", "inbox"] {
+        for table in ["history", "job", "join", "join_member", "join_wait", "inbox", "pause"] {
             self.run(format!("delete from {}_{table}", D::TABLE)).await;
         }
     }

@@ -699,3 +699,85 @@ async fn an_inbox_by_the_mariadb_client() {
     let forget = "call posthaste_inbox_forget('stock', 3600000000, 1000)";
     an_inbox_from_elsewhere(fixture, client, once, roll_back, forget, &refused).await;
 }
+
+/// Pauses from other languages: what is paused here is not claimed there, and the other way round.
+async fn pauses_from_elsewhere<D: Backend>(
+    fixture: SqlFixture<D>,
+    client: Client,
+    [pause, again, resume]: [&str; 3],
+    claim: &str,
+    refused: &[(&str, &str)],
+) {
+    let store = &fixture.store;
+    let yes = |rows: Vec<Vec<String>>| matches!(rows.concat().concat().as_str(), "t" | "1");
+    store.enqueue(&[NewMessage::bytes("order.placed", "x").build().unwrap()]).await.unwrap();
+    assert!(yes(client.run(pause)));
+    assert!(!yes(client.run(again)), "it is paused already");
+    let pauses = store.pauses().await.unwrap();
+    assert_eq!(pauses.len(), 1);
+    assert_eq!(
+        (&*pauses[0].topics, &*pauses[0].by, &*pauses[0].why),
+        ("order.*", "ada", "the stock is counted")
+    );
+    let request = ClaimRequest::new(WorkerId::new("w").unwrap());
+    assert!(store.claim(&request).await.unwrap().is_empty());
+    for (sql, says) in refused {
+        let error = client.try_run(sql).expect_err(sql);
+        assert!(error.contains(says), "{sql}\n{error}");
+    }
+    assert_eq!(store.pauses().await.unwrap().len(), 1);
+    assert!(yes(client.run(resume)));
+    assert!(!yes(client.run(resume)), "it is resumed already");
+    assert!(store.pause("*", "bob", "all of it").await.unwrap());
+    assert!(client.run(claim).is_empty());
+    assert!(store.resume("*").await.unwrap());
+    assert_eq!(client.run(claim).len(), 1);
+    fixture.destroy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pauses_by_psql() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let client = Client::psql(&fixture.url);
+    let calls = [
+        "select pause('order.*', 'ada', 'the stock is counted')",
+        "select pause('order.*', 'bob', 'another reason')",
+        "select resume('order.*')",
+    ];
+    let refused = [
+        ("select pause('', 'a', 'b')", "topics has 0 bytes"),
+        ("select pause(null, 'a', 'b')", "topics has 0 bytes"),
+        ("select pause(repeat('é', 128), 'a', 'b')", "topics has 256 bytes"),
+        ("select pause('a*b', 'a', 'b')", "Use * only as the last character"),
+        ("select pause('a', '', 'b')", "by_whom has 0 bytes"),
+        ("select pause('a', 'a', repeat('x', 1001))", "why has 1001 bytes"),
+    ];
+    pauses_from_elsewhere(fixture, client, calls, "select seq from claim('shell')", &refused).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pauses_by_the_mariadb_client() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    let client = Client::mariadb(&fixture.url);
+    let calls = [
+        "call posthaste_pause('order.*', 'ada', 'the stock is counted')",
+        "call posthaste_pause('order.*', 'bob', 'another reason')",
+        "call posthaste_resume('order.*')",
+    ];
+    let refused = [
+        ("call posthaste_pause('', 'a', 'b')", "topics: give 1 to 255 bytes"),
+        ("call posthaste_pause(null, 'a', 'b')", "topics: give 1 to 255 bytes"),
+        ("call posthaste_pause(repeat('é', 128), 'a', 'b')", "topics: give 1 to 255 bytes"),
+        ("call posthaste_pause('a*b', 'a', 'b')", "only as the last character"),
+        ("call posthaste_pause('a', '', 'b')", "who: give 1 to 100 bytes"),
+        ("call posthaste_pause('a', 'a', '')", "why: give 1 to 1000 bytes"),
+    ];
+    let claim = "call posthaste_claim('shell', 10, 30000000, null, null)";
+    pauses_from_elsewhere(fixture, client, calls, claim, &refused).await;
+}

@@ -6,6 +6,7 @@
 
 mod atomicity;
 mod dumps;
+mod examine;
 mod fixture;
 mod inbox;
 mod join_costs;

@@ -16,7 +16,7 @@ use sqlx_core::connection::Connection as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fixture::{Backend, Connection, MySqlFixture, PgFixture, SqlFixture};
+use crate::fixture::{Backend, Connection, MySqlFixture, PgFixture, SqlFixture, in_the_clear};
 
 /// Forwards to a server, and counts how often it answers after a client has spoken.
 struct Counter {
@@ -99,7 +99,7 @@ async fn pass(
 fn through(url: &str, counter: impl Fn(&str) -> u16) -> String {
     let (head, rest) = url.split_once('@').unwrap();
     let (address, tail) = rest.split_once('/').unwrap();
-    format!("{head}@127.0.0.1:{}/{tail}", counter(address))
+    in_the_clear(&format!("{head}@127.0.0.1:{}/{tail}", counter(address)))
 }
 
 fn address_of(url: &str) -> String {

@@ -17,7 +17,7 @@ use sqlx_core::pool::PoolOptions;
 use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, unique};
 
 /// The version of the tables that this code makes.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// What differs between the databases in these tests.
 trait Schema: Backend {
@@ -264,15 +264,19 @@ async fn joins_have_tables_of_their_own<D: Schema>() {
     fixture.destroy().await;
 }
 
-/// JOIN-090, JOIN-091, JOIN-092, INB-008: joins and the inbox are added to tables that were made before there were any, which stay
-/// as they are.
+/// JOIN-090, JOIN-091, JOIN-092, INB-008: joins, the inbox and pauses are added to tables that were made before there were any, which
+/// stay as they are.
 async fn older_tables_are_added_to<D: Schema>() {
     let fixture = SqlFixture::<D>::create().await;
     let whole = tables(&fixture).await;
     works(&fixture.store).await;
     let prefix = D::TABLE;
     // From each older version: what came later is not there yet.
-    for (version, later) in [(2, &["inbox"][..]), (1, &["join", "join_member", "join_wait", "inbox"])] {
+    for (version, later) in [
+        (3, &["pause"][..]),
+        (2, &["inbox", "pause"]),
+        (1, &["join", "join_member", "join_wait", "inbox", "pause"]),
+    ] {
         for table in later {
             fixture.run(format!("drop table {prefix}_{table}")).await;
         }
@@ -518,6 +522,7 @@ async fn roles_can_do_their_own_work_only() {
     );
     refused(publisher.list(&Filter::default(), None, 1).await.map(drop), "the publisher reads");
     refused(publisher.requeue(&requeue).await.map(drop), "the publisher requeues");
+    refused(publisher.pause("t", "ada", "why").await.map(drop), "the publisher pauses");
 
     // The worker claims, settles and keeps house; it cannot requeue or archive.
     let claimed = worker.claim(&request).await.unwrap();
@@ -528,9 +533,15 @@ async fn roles_can_do_their_own_work_only() {
     worker.reap(10).await.unwrap();
     worker.expire(10).await.unwrap();
     worker.park(10).await.unwrap();
+    assert!(worker.paused().await.unwrap().is_none());
     refused(worker.requeue(&requeue).await.map(drop), "the worker requeues");
+    refused(worker.pause("t", "ada", "why").await.map(drop), "the worker pauses");
+    refused(worker.resume("t").await.map(drop), "the worker resumes");
 
-    // The operator looks, requeues, buries, prunes and archives; it cannot publish.
+    // The operator looks, requeues, buries, pauses, prunes and archives; it cannot publish.
+    assert!(operator.pause("t", "ada", "why").await.unwrap());
+    assert_eq!(operator.pauses().await.unwrap().len(), 1);
+    assert!(operator.resume("t").await.unwrap());
     assert_eq!(operator.list(&Filter::default(), None, 10).await.unwrap().records.len(), 1);
     assert_eq!(operator.stats().await.unwrap().dead.value, 1);
     assert_eq!(operator.requeue(&requeue).await.unwrap().len(), 1);

@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use posthaste_core::store::memory::Savepoint;
 use posthaste_core::{
     Attached, Birth, Change, ClaimRequest, Clock as _, Cursor, EndedJoin, Enqueued, Error, ErrorKind,
-    Expired, Failure, Filter, HistoryEntry, Join, JoinFilter, JoinId, JoinListing, JoinStore, Lease, Listing,
-    Look, MemoryTransaction, Message, MessageId, NewJoin, NewMessage, Outcome, Reaped, Record, Reported,
-    Result, Retention, Settled, SettledBatch, Settlement, State, Stats, StepEnd, StepListing, Store,
-    StoreAdmin, TransactionalStore, Transactions, Turn, WorkItemId,
+    Expired, Failure, Filter, Finding, HistoryEntry, Holder, Join, JoinFilter, JoinId, JoinListing,
+    JoinStore, Lease, Listing, Look, MemoryTransaction, Message, MessageId, NewJoin, NewMessage, Outcome,
+    Pause, Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement, State, Stats,
+    StepEnd, StepListing, Store, StoreAdmin, Topics, TransactionalStore, Transactions, Turn, WorkItemId,
 };
 
 use super::audit::{NOBODY, Sweep, WAIT, costs_attempt};
@@ -593,6 +593,10 @@ impl Store for SimStore {
         self.call("turn", Kind::Whole, self.world.memory.turn(job, turn)).await
     }
 
+    async fn paused(&self) -> Result<Topics> {
+        self.call("paused", Kind::Whole, self.world.memory.paused()).await
+    }
+
     fn name(&self) -> String {
         format!("node {}", self.being.node)
     }
@@ -792,5 +796,25 @@ impl StoreAdmin for SimStore {
 
     async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing> {
         self.world.memory.steps(join, after, limit).await
+    }
+
+    async fn pause(&self, topics: &str, by: &str, why: &str) -> Result<bool> {
+        self.world.memory.pause(topics, by, why).await
+    }
+
+    async fn resume(&self, topics: &str) -> Result<bool> {
+        self.world.memory.resume(topics).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        self.world.memory.pauses().await
+    }
+
+    async fn holder(&self, id: MessageId) -> Result<Option<Holder>> {
+        self.world.memory.holder(id).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.world.memory.examine().await
     }
 }

@@ -11,8 +11,8 @@ use crate::id::MessageId;
 use crate::join::{Join, JoinId, Step, StepEnd};
 use crate::outcome::{Failure, FailureClass, State};
 use crate::store::admin::{
-    Change, Count, Cursor, Filter, HistoryEntry, JoinFilter, JoinListing, Listing, MAX_PAGE, Record, Stats,
-    StepListing, StoreAdmin, TopicCount,
+    Change, Count, Cursor, Filter, HistoryEntry, JoinFilter, JoinListing, Listing, MAX_PAGE, Pause, Record,
+    Stats, StepListing, StoreAdmin, TopicCount,
 };
 use crate::store::check_batch;
 
@@ -183,5 +183,25 @@ impl StoreAdmin for MemoryStore {
         let page: Vec<Step> = steps.by_ref().take(limit as usize).copied().collect();
         let next = page.last().filter(|_| steps.next().is_some()).map(|last| last.message);
         Ok(StepListing { steps: page, next })
+    }
+
+    async fn pause(&self, topics: &str, by: &str, why: &str) -> Result<bool> {
+        Pause::check(topics, by, why)?;
+        let since = self.clock.now();
+        let pauses = &mut self.lock().pauses;
+        if pauses.contains_key(topics) {
+            return Ok(false);
+        }
+        let (topics, by, why) = (topics.to_owned(), by.to_owned(), why.to_owned());
+        pauses.insert(topics.clone(), Pause { topics, by, why, since });
+        Ok(true)
+    }
+
+    async fn resume(&self, topics: &str) -> Result<bool> {
+        Ok(self.lock().pauses.remove(topics).is_some())
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>> {
+        Ok(self.lock().pauses.values().cloned().collect())
     }
 }

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stderr, reason = "a test that passes without having run must say so")]
 
 mod consumer;
+mod examine;
 mod faults;
 mod fixture;
 mod secrecy;

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures, and that a test was skipped")]
 
 mod consumer;
+mod examine;
 mod fixture;
 mod node;
 mod private;

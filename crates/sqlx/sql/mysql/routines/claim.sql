@@ -17,7 +17,7 @@ begin
     declare v_seqs, v_more longtext character set utf8mb4;
     declare v_seq, v_suspect bigint;
     declare v_overdue boolean default false;
-    declare v_priority, v_round int;
+    declare v_priority, v_round, v_paused int;
     declare v_left int default p_limit;
     declare v_fault varchar(200) character set utf8mb4;
     declare exit handler for sqlexception begin rollback; resignal; end;
@@ -50,6 +50,9 @@ begin
         where t.name like '%*';
     end if;
 
+    -- Whether anything is paused at all.
+    select max(1) into v_paused from /*:*/outbox_pause;
+
     -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but
     -- before them once it has waited for longer than the lease, so that a steady load cannot starve it.
     select json_arrayagg(seq) into v_more from (
@@ -62,6 +65,10 @@ begin
                or exists (select 1 from json_table(p_prefixes, '$[*]' columns (
                               name varchar(255) character set utf8mb4 path '$')) b
                           where left(o.topic, length(b.name)) = cast(b.name as binary)))
+          and (v_paused is null or not exists (
+              select 1 from /*:*/outbox_pause p
+              where p.topics = o.topic
+                 or (right(p.topics, 1) = '*' and left(o.topic, length(p.topics) - 1) = left(p.topics, length(p.topics) - 1))))
           and (o.`key` is null or not exists (
               select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
         order by o.priority, o.due_at, o.seq
@@ -92,6 +99,10 @@ begin
                            or exists (select 1 from json_table(p_prefixes, '$[*]' columns (
                                           name varchar(255) character set utf8mb4 path '$')) b
                                       where left(o.topic, length(b.name)) = cast(b.name as binary)))
+                      and (v_paused is null or not exists (
+                          select 1 from /*:*/outbox_pause p
+                          where p.topics = o.topic
+                             or (right(p.topics, 1) = '*' and left(o.topic, length(p.topics) - 1) = left(p.topics, length(p.topics) - 1))))
                       and (o.`key` is null or not exists (
                           select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
                     order by o.due_at, o.seq

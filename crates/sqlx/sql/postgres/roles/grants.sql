@@ -17,12 +17,14 @@ grant select, insert, update, delete on /*:*/outbox to :"relay";
 grant select, update on /*:*/outbox_join, /*:*/outbox_join_member to :"relay";
 grant select, insert, update on /*:*/outbox_join_wait to :"relay";
 grant select, insert, update on /*:*/outbox_job to :"relay";
+grant select on /*:*/outbox_pause to :"relay";
 
--- Looks, requeues, buries, prunes and archives, and takes turns of jobs.
+-- Looks, requeues, buries, pauses, resumes, prunes and archives, and takes turns of jobs.
 grant select, update, delete on /*:*/outbox to :"maintenance";
 grant select, insert, delete on /*:*/outbox_history to :"maintenance";
 grant select, insert on /*:*/outbox_archive to :"maintenance";
 grant select, insert, update on /*:*/outbox_job to :"maintenance";
+grant select, insert, delete on /*:*/outbox_pause to :"maintenance";
 grant select, update, delete on /*:*/outbox_join, /*:*/outbox_join_member, /*:*/outbox_join_wait to :"maintenance";
 
 -- Looks into the inbox, and prunes it for consumers that may not.

@@ -1,0 +1,2 @@
+-- Which version it is.
+select version()

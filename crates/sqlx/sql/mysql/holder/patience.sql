@@ -1,0 +1,2 @@
+-- Locks are waited for a second.
+set session innodb_lock_wait_timeout = 1

@@ -1,0 +1,2 @@
+-- Which version it is.
+select sqlite_version()

@@ -1,0 +1,184 @@
+//! What is looked at in PostgreSQL.
+
+use posthaste_core::Severity;
+
+use super::{Check, Found, Rows, Subject, first, judge_age, judge_indexes, oldest};
+
+pub(crate) const CHECKS: &[Check] = &[
+    Check {
+        name: "version",
+        sql: include_str!("../../sql/postgres/examine/version.sql"),
+        takes_names: false,
+        judge: version,
+    },
+    Check {
+        name: "durability",
+        sql: include_str!("../../sql/postgres/examine/durability.sql"),
+        takes_names: false,
+        judge: durability,
+    },
+    Check {
+        name: "tables",
+        sql: include_str!("../../sql/postgres/examine/tables.sql"),
+        takes_names: true,
+        judge: tables,
+    },
+    Check {
+        name: "indexes",
+        sql: include_str!("../../sql/postgres/examine/indexes.sql"),
+        takes_names: true,
+        judge: judge_indexes,
+    },
+    Check {
+        name: "oldest transaction",
+        sql: include_str!("../../sql/postgres/examine/oldest.sql"),
+        takes_names: false,
+        judge: transactions,
+    },
+    Check {
+        name: "autovacuum",
+        sql: include_str!("../../sql/postgres/examine/autovacuum.sql"),
+        takes_names: true,
+        judge: autovacuum,
+    },
+    Check {
+        name: "isolation",
+        sql: include_str!("../../sql/postgres/examine/isolation.sql"),
+        takes_names: false,
+        judge: isolation,
+    },
+];
+
+pub(crate) const CLOCK: &str = include_str!("../../sql/postgres/examine/clock.sql");
+
+fn version(_: &Subject, rows: &Rows) -> Found {
+    let found = format!("PostgreSQL {}", first(rows, 1));
+    if first(rows, 0).parse::<u32>().is_ok_and(|number| number >= 140_000) {
+        return Found::fine(found);
+    }
+    Found::bad(Severity::Danger, found, "use PostgreSQL 14 or newer: nothing older is tested")
+}
+
+fn durability(_: &Subject, rows: &Rows) -> Found {
+    let settings = [("fsync", 0), ("full_page_writes", 1), ("synchronous_commit", 2)];
+    let off: Vec<&str> =
+        settings.iter().filter(|(_, column)| first(rows, *column) == "off").map(|(name, _)| *name).collect();
+    if off.is_empty() {
+        return Found::fine(format!(
+            "fsync and full_page_writes are on, synchronous_commit is {}",
+            first(rows, 2)
+        ));
+    }
+    Found::bad(
+        Severity::Danger,
+        format!("{} is off", off.join(", ")),
+        "turn it on: what was committed, messages and acks alike, may be lost when the server or its machine crashes",
+    )
+}
+
+fn tables(_: &Subject, rows: &Rows) -> Found {
+    let unlogged: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.get(1).and_then(Option::as_deref) == Some("u"))
+        .filter_map(|row| row.first()?.as_deref())
+        .collect();
+    if unlogged.is_empty() {
+        return Found::fine(format!("all {} are logged", rows.len()));
+    }
+    Found::bad(
+        Severity::Danger,
+        format!("{} is unlogged", unlogged.join(", ")),
+        "alter table … set logged: an unlogged table is empty after a crash",
+    )
+}
+
+/// Beside the oldest: how many sessions there are of which nothing may be seen.
+fn transactions(_: &Subject, rows: &Rows) -> Found {
+    let oldest = oldest(rows);
+    let found = judge_age(oldest.as_ref().map(|(age, whose)| (*age, whose.as_str())));
+    let hidden = first(rows, 4);
+    if found.severity > Severity::Fine || matches!(hidden, "" | "0") {
+        return found;
+    }
+    Found::bad(
+        Severity::Notice,
+        format!("{}; of {hidden} sessions of others nothing may be seen", found.found),
+        "grant pg_read_all_stats to this role, or let another one examine",
+    )
+}
+
+fn autovacuum(_: &Subject, rows: &Rows) -> Found {
+    let off = match (first(rows, 0), first(rows, 1), first(rows, 2)) {
+        ("off", _, _) => "autovacuum is off",
+        (_, "off", _) => "track_counts is off, and autovacuum with it",
+        (_, _, "off") => "autovacuum is off for the outbox",
+        _ => return Found::fine("on"),
+    };
+    Found::bad(
+        Severity::Warning,
+        off,
+        "turn it on: a queue leaves a dead row behind for every change, and gets slower until they are cleaned up",
+    )
+}
+
+fn isolation(_: &Subject, rows: &Rows) -> Found {
+    match first(rows, 0) {
+        level @ ("read committed" | "read uncommitted") => Found::fine(level),
+        level => Found::bad(
+            Severity::Notice,
+            format!("{level} is the default of transactions"),
+            "be ready to repeat whole transactions that publish: at this level they may fail for what others do",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject() -> Subject {
+        Subject { prefix: String::new(), indexes: Vec::new() }
+    }
+
+    fn row(texts: &[&str]) -> Vec<Vec<Option<String>>> {
+        vec![texts.iter().map(|text| Some((*text).to_owned())).collect()]
+    }
+
+    #[test]
+    fn what_may_be_lost_is_a_danger() {
+        for commit in ["on", "local", "remote_write", "remote_apply"] {
+            assert_eq!(durability(&subject(), &row(&["on", "on", commit])).severity, Severity::Fine);
+        }
+        for off in [["off", "on", "on"], ["on", "off", "on"], ["on", "on", "off"]] {
+            assert_eq!(durability(&subject(), &row(&off)).severity, Severity::Danger, "{off:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_no_all_clear() {
+        let (fine, hidden) = (["7", "12", "ada", "psql", "0"], ["7", "12", "ada", "psql", "3"]);
+        assert_eq!(transactions(&subject(), &row(&fine)).severity, Severity::Fine);
+        assert_eq!(transactions(&subject(), &row(&hidden)).severity, Severity::Notice);
+        let none = vec![vec![None, None, None, None, Some("2".to_owned())]];
+        assert_eq!(transactions(&subject(), &none).severity, Severity::Notice);
+        let old = transactions(&subject(), &row(&["4000", "12", "ada", "psql", "3"]));
+        assert_eq!(old.severity, Severity::Danger);
+        assert!(old.found.contains("session 12, user ada, program psql"), "{old:?}");
+    }
+
+    #[test]
+    fn versions_and_settings_are_judged() {
+        assert_eq!(version(&subject(), &row(&["130014", "13.14"])).severity, Severity::Danger);
+        assert_eq!(version(&subject(), &row(&["140000", "14.0"])).severity, Severity::Fine);
+        for (answer, severity) in [
+            (["on", "on", "on"], Severity::Fine),
+            (["off", "on", "on"], Severity::Warning),
+            (["on", "off", "on"], Severity::Warning),
+            (["on", "on", "off"], Severity::Warning),
+        ] {
+            assert_eq!(autovacuum(&subject(), &row(&answer)).severity, severity, "{answer:?}");
+        }
+        assert_eq!(isolation(&subject(), &row(&["serializable"])).severity, Severity::Notice);
+        assert_eq!(isolation(&subject(), &row(&["read committed"])).severity, Severity::Fine);
+    }
+}
