@@ -15,6 +15,7 @@ Commands:
   test     check format and lints, then run every test against real servers
   servers  find or start databases and brokers, print their URLs, stay until Ctrl-C or the end of the input
   mutants  break the stores on purpose, one line at a time, and require a test to notice each time
+  book     make the documentation as pages for a browser, in the target folder
   help     print this text
 
 cargo xtask test [--fast] [--no-lint] [--private] [-- <arguments for cargo nextest run>]
@@ -37,7 +38,8 @@ Each server is taken from the first of these that works:
      5672 (user guest, password guest); NATS on 4222 with JetStream and without login
   3. a private server in a temporary folder, stopped and deleted at the end
   4. the same, after installing the package (only as root, only where apt-get exists)
-A server that cannot be had is left out and named in the summary; with CI=true it fails the run.
+A server that cannot be had is left out and named in the summary; with CI=true it fails the run. schemathesis, which
+tests the HTTP API, is the program in POSTHASTE_TEST_SCHEMATHESIS, or is installed into the target folder by python3.
 
 Exit codes: 0 all passed, 1 something failed, 2 the command line was not understood.
 ";
@@ -51,6 +53,7 @@ pub(crate) enum Task {
         private: bool,
     },
     Mutants(MutantOptions),
+    Book,
     /// What this program starts itself with, see [`crate::guard`]; not for people, hence not in the help.
     Guard(Vec<OsString>),
 }
@@ -81,15 +84,18 @@ pub(crate) struct MutantOptions {
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Task, String> {
     let mut words = words.into_iter();
     let Some(command) = words.next() else {
-        return Err("no command given; valid commands: test, servers, mutants, help".to_owned());
+        return Err("no command given; valid commands: test, servers, mutants, book, help".to_owned());
     };
     match command.to_string_lossy().as_ref() {
         "help" | "--help" | "-h" => Ok(Task::Help),
         "test" => parse_test(words),
         "servers" => parse_servers(words),
         "mutants" => parse_mutants(words),
+        "book" => parse_book(words),
         "guard" => Ok(Task::Guard(words.collect())),
-        other => Err(format!("unknown command `{other}`; valid commands: test, servers, mutants, help")),
+        other => {
+            Err(format!("unknown command `{other}`; valid commands: test, servers, mutants, book, help"))
+        }
     }
 }
 
@@ -131,6 +137,14 @@ fn parse_servers(words: impl Iterator<Item = OsString>) -> Result<Task, String> 
         }
     }
     Ok(Task::Servers { private })
+}
+
+fn parse_book(mut words: impl Iterator<Item = OsString>) -> Result<Task, String> {
+    match words.next().map(|word| word.to_string_lossy().into_owned()) {
+        None => Ok(Task::Book),
+        Some(word) if word == "--help" || word == "-h" => Ok(Task::Help),
+        Some(other) => Err(format!("unknown argument `{other}` for book; valid: --help")),
+    }
 }
 
 fn parse_mutants(mut words: impl Iterator<Item = OsString>) -> Result<Task, String> {
@@ -192,9 +206,23 @@ mod tests {
     }
 
     #[test]
+    fn the_book_takes_nothing() {
+        assert_eq!(parsed("book"), Ok(Task::Book));
+        assert!(parsed("book --fast").unwrap_err().contains("--fast"));
+    }
+
+    #[test]
     fn help_is_found_wherever_it_is_asked_for() {
-        for line in ["help", "--help", "-h", "test --help", "test --fast -h", "servers --help", "mutants -h"]
-        {
+        for line in [
+            "help",
+            "--help",
+            "-h",
+            "test --help",
+            "test --fast -h",
+            "servers --help",
+            "mutants -h",
+            "book -h",
+        ] {
             assert_eq!(parsed(line), Ok(Task::Help), "{line}");
         }
     }
@@ -205,7 +233,7 @@ mod tests {
         assert!(refusal.contains("`--fats`") && refusal.contains("--fast"), "{refusal}");
         for line in ["", "tset"] {
             let refusal = parsed(line).unwrap_err();
-            assert!(refusal.contains("test, servers, mutants, help"), "{refusal}");
+            assert!(refusal.contains("test, servers, mutants, book, help"), "{refusal}");
         }
     }
 

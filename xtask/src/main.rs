@@ -6,12 +6,14 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks on its terminal")]
 
 mod args;
+mod book;
 mod guard;
 mod mutants;
 mod programs;
 mod servers;
 mod stages;
 mod summary;
+mod tools;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Ok(Task::Test(options)) => test(&options),
         Ok(Task::Servers { private }) => hold_servers(private),
         Ok(Task::Mutants(options)) => mutants::run(&options),
+        Ok(Task::Book) => book::make(),
         Ok(Task::Guard(orders)) => guard::obey(&orders),
         Err(mistake) => {
             eprintln!("xtask: {mistake}");
@@ -42,7 +45,10 @@ fn main() -> ExitCode {
 fn test(options: &TestOptions) -> ExitCode {
     let started = Instant::now();
     let strict = in_ci();
-    let servers = Servers::find(options.private);
+    let mut servers = Servers::find(options.private);
+    if !options.fast {
+        servers.add_tool(tools::schemathesis());
+    }
     let stages = stages::run_all(options, servers.all(), strict);
     // Before the summary: a server that resists being stopped must not have the last word on the terminal.
     let servers = servers.stop();

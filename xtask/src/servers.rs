@@ -102,6 +102,11 @@ impl Servers {
         &self.all
     }
 
+    /// And a program that tests run, which is told and missed like a server.
+    pub(crate) fn add_tool(&mut self, tool: Server) {
+        self.all.push(tool);
+    }
+
     /// Stops what was started and drops what was created; returns when that is done.
     pub(crate) fn stop(self) -> Vec<Server> {
         drop(self.guards);

@@ -1,0 +1,156 @@
+//! `posthaste doctor`: whether a database, and the brokers' queues, are set up so that posthaste's promises hold.
+//!
+//! It looks and changes nothing. What it finds dangerous is told by its exit code, too.
+
+use console::Style;
+use posthaste::nats::{NatsOptions, NatsSink};
+use posthaste::rabbitmq::RabbitServer;
+use posthaste::{Error, Finding, Result, Severity, Sink};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::exit::Exit;
+use crate::human::{columns, printable};
+use crate::output::{Cell, Output, Table};
+use crate::target::Target;
+
+/// Look for what endangers messages: durability, tables, clocks, old transactions
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  posthaste doctor --store postgres://app@db/shop\n  \
+                        posthaste doctor --rabbitmq amqp://broker --queue stock --queue stock.dead\n  \
+                        posthaste doctor --json || page somebody")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Look at queues of this RabbitMQ, too
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "POSTHASTE_RABBITMQ",
+        hide_env_values = true,
+        help_heading = "Brokers"
+    )]
+    rabbitmq: Option<String>,
+    /// A queue to look at; may be repeated
+    #[arg(long = "queue", value_name = "NAME", requires = "rabbitmq", help_heading = "Brokers")]
+    queues: Vec<String>,
+    /// Look at streams of this NATS, too
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "POSTHASTE_NATS",
+        hide_env_values = true,
+        help_heading = "Brokers"
+    )]
+    nats: Option<String>,
+    /// A stream to look at; may be repeated
+    #[arg(long = "stream", value_name = "NAME", requires = "nats", help_heading = "Brokers")]
+    streams: Vec<String>,
+}
+
+/// What was found at one place.
+#[derive(Serialize)]
+struct Examined {
+    place: String,
+    findings: Vec<Finding>,
+}
+
+pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
+    let mut unreachable = None;
+    let examined = args.examine(&mut unreachable).await?;
+    let findings = || examined.iter().flat_map(|place| &place.findings);
+    let worst = findings().map(|finding| finding.severity).max().unwrap_or(Severity::Fine);
+    output.answer(&json!({ "worst": worst, "examined": examined }), || {
+        let tables = examined.iter().map(|place| {
+            let remedies: String = place.findings.iter().filter_map(remedy).collect();
+            format!("{}\n\n{}\n{remedies}", printable(&place.place), table(&place.findings).render())
+        });
+        let end = match worst {
+            Severity::Danger => "a promise does not hold here",
+            _ => "no danger was found",
+        };
+        format!("{}{end}", tables.collect::<String>())
+    });
+    Ok(if worst == Severity::Danger { Exit::Danger } else { unreachable.unwrap_or(Exit::Done) })
+}
+
+impl Args {
+    /// The store, unless only brokers are named, and the brokers. What could not be looked at there is told, with the code that it
+    /// would have ended with alone.
+    async fn examine(&self, unreachable: &mut Option<Exit>) -> Result<Vec<Examined>> {
+        let mut or_unknown = |check, found: Result<Finding>| {
+            found.unwrap_or_else(|error| {
+                *unreachable = Some(Exit::of(&error));
+                unknown(check, &error)
+            })
+        };
+        let mut examined = Vec::new();
+        if self.target.store.is_some() || (self.queues.is_empty() && self.streams.is_empty()) {
+            let store = self.target.connect().await?;
+            examined.push(Examined { place: store.name(), findings: store.examine().await? });
+        }
+        if let Some(url) = &self.rabbitmq {
+            let server = RabbitServer::new(url)?;
+            let mut findings = none_named("queue", "--queue", &self.queues);
+            for queue in &self.queues {
+                findings.push(or_unknown("queue", server.examine_queue(queue).await));
+            }
+            examined.push(Examined { place: format!("rabbitmq {server}"), findings });
+        }
+        if let Some(url) = &self.nats {
+            let sink = NatsSink::new(NatsOptions::new(url)?);
+            let mut findings = none_named("stream", "--stream", &self.streams);
+            for stream in &self.streams {
+                findings.push(or_unknown("stream", sink.examine_stream(stream).await));
+            }
+            examined.push(Examined { place: Sink::name(&sink), findings });
+        }
+        Ok(examined)
+    }
+}
+
+/// Says so if nothing at a broker was looked at.
+fn none_named(check: &'static str, flag: &str, names: &[String]) -> Vec<Finding> {
+    if !names.is_empty() {
+        return Vec::new();
+    }
+    let found = format!("none was looked at: no {check} is named");
+    vec![Finding { check, severity: Severity::Notice, found, remedy: Some(format!("name them by {flag}")) }]
+}
+
+/// What could not be looked at. The rest is told all the same.
+fn unknown(check: &'static str, error: &Error) -> Finding {
+    let remedy = error.remedy().unwrap_or("see that the broker can be reached with this login").to_owned();
+    Finding { check, severity: Severity::Warning, found: error.to_string(), remedy: Some(remedy) }
+}
+
+fn style(severity: Severity) -> Style {
+    match severity {
+        Severity::Fine => Style::new().green(),
+        Severity::Notice => Style::new().cyan(),
+        Severity::Warning => Style::new().yellow(),
+        Severity::Danger => Style::new().red().bold(),
+    }
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Fine => "fine",
+        Severity::Notice => "notice",
+        Severity::Warning => "warning",
+        Severity::Danger => "danger",
+    }
+}
+
+fn table(findings: &[Finding]) -> Table {
+    let mut table = Table::new(&["", "check", "found"]).fit(columns());
+    for Finding { check, severity, found, .. } in findings {
+        table.row([Cell::styled(word(*severity), style(*severity)), Cell::from(check), Cell::from(found)]);
+    }
+    table
+}
+
+fn remedy(finding: &Finding) -> Option<String> {
+    let text = finding.remedy.as_ref().filter(|_| finding.severity > Severity::Fine)?;
+    Some(format!("{}: {}\n", finding.check, printable(text)))
+}

@@ -1,0 +1,108 @@
+//! Numbers, ages and texts as people read them.
+//!
+//! Nothing here decides anything. Texts of others lose what could command a terminal.
+
+use std::time::SystemTime;
+
+use console::{Term, truncate_str};
+use posthaste::words::duration;
+use posthaste::{Clock as _, Count, SystemClock};
+
+/// What time it is here, to say how long ago something was.
+pub(crate) fn now() -> SystemTime {
+    SystemClock.now()
+}
+
+/// A number with separators: `1,234`.
+pub(crate) fn number(number: impl TryInto<u64>) -> String {
+    let digits = number.try_into().unwrap_or(u64::MAX).to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A count: `10,000+` if there are more than were counted.
+pub(crate) fn count(count: Count) -> String {
+    if count.exact {
+        return number(count.value);
+    }
+    // A query that stops at the cap has seen one more than the cap.
+    let value = count.value.saturating_sub(1).max(1);
+    let round = if count.value.is_multiple_of(10) { count.value } else { value };
+    format!("{}+", number(round))
+}
+
+/// A number of things: `1 message`, `1,234 messages`.
+pub(crate) fn things(count: usize, thing: &str) -> String {
+    format!("{} {thing}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// How long ago, or how long from now.
+pub(crate) fn away(time: SystemTime, now: SystemTime) -> String {
+    match now.duration_since(time) {
+        Ok(age) => format!("{} ago", duration(age)),
+        Err(ahead) => format!("in {}", duration(ahead.duration())),
+    }
+}
+
+/// A text without what could command a terminal, or turn what is on it around.
+pub(crate) fn printable(text: &str) -> String {
+    let hostile = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if hostile(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// The same for a text that may have several lines.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.lines().map(|line| printable(&line.replace('\t', "    "))).collect::<Vec<_>>().join("\n")
+}
+
+/// A text of one line, at most so many columns wide.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    truncate_str(&printable(&text.split_whitespace().collect::<Vec<_>>().join(" ")), width, "…").into_owned()
+}
+
+/// How many columns the terminal has; none if answers do not go to one.
+pub(crate) fn columns() -> Option<usize> {
+    Term::stdout().size_checked().filter(|_| console::user_attended()).map(|(_, columns)| columns.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn numbers_have_separators() {
+        for (value, text) in [(0_u64, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!(count(Count { value: 10_001, exact: false }), "10,000+");
+        assert_eq!(count(Count { value: 120_000, exact: false }), "120,000+");
+        assert_eq!(count(Count { value: 10_000, exact: true }), "10,000");
+        assert_eq!((things(1, "message"), things(2, "message")), ("1 message".into(), "2 messages".into()));
+    }
+
+    #[test]
+    fn times_are_said_from_now() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        assert_eq!(away(now - Duration::from_secs(200), now), "3 min 20 s ago");
+        assert_eq!(away(now + Duration::from_secs(3_600), now), "in 1 h");
+    }
+
+    #[test]
+    fn hostile_texts_cannot_command_the_terminal() {
+        assert_eq!(
+            printable("\u{1b}[31mred\u{7}\u{9b}x\u{202e}"),
+            "\u{fffd}[31mred\u{fffd}\u{fffd}x\u{fffd}"
+        );
+        assert_eq!(printable_lines("a\r\nb\u{1b}c"), "a\nb\u{fffd}c");
+        assert_eq!(cut("a  b\n c", 10), "a b c");
+        assert_eq!(cut("abcdefghijkl", 5), "abcd…");
+    }
+}

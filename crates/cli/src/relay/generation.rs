@@ -1,0 +1,61 @@
+//! What runs under one reading of the configuration: its tenants, its sinks, and how it is told to stop.
+//!
+//! A new reading makes a new generation beside the old one. Leases keep them from each other's messages, as they do two processes.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use posthaste::{Guarded, Result, Shutdown, Tenants};
+use tokio::task::JoinHandle;
+
+use super::build;
+use super::config::Config;
+
+/// A configuration at work.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub(crate) config: Config,
+    pub(crate) tenants: Tenants,
+    pub(crate) sinks: Vec<Guarded>,
+    shutdown: Shutdown,
+}
+
+impl Generation {
+    /// Starts to deliver.
+    pub(crate) async fn start(config: Config) -> Result<(Arc<Self>, JoinHandle<Result<()>>)> {
+        let (tenants, sinks) = build::tenants(&config).await?;
+        let shutdown = Shutdown::new();
+        let running = tokio::spawn(tenants.run(shutdown.clone()));
+        Ok((Arc::new(Self { config, tenants, sinks, shutdown }), running))
+    }
+
+    /// Claims no more, finishes what is under way, gives back the rest.
+    pub(crate) fn stop(&self) {
+        if !self.shutdown.has_begun() {
+            self.shutdown.begin();
+        }
+    }
+
+    /// Whether it has been told to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.shutdown.has_begun()
+    }
+}
+
+/// The generation that counts now.
+#[derive(Clone, Debug)]
+pub(crate) struct Current(Arc<RwLock<Arc<Generation>>>);
+
+impl Current {
+    pub(crate) fn new(generation: Arc<Generation>) -> Self {
+        Self(Arc::new(RwLock::new(generation)))
+    }
+
+    pub(crate) fn get(&self) -> Arc<Generation> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a new one in its place, and answers with the old one.
+    pub(crate) fn replace(&self, generation: Arc<Generation>) -> Arc<Generation> {
+        std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), generation)
+    }
+}

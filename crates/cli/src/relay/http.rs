@@ -1,0 +1,179 @@
+//! The relay's HTTP server: health, metrics and the API, on one socket that stays open for as long as the relay runs.
+//!
+//! Connections are few, and each has its time: who does not send a request, or take its answer, in time is cut. What a request may do is decided in
+//! `auth.rs`, what it does in `api.rs`.
+
+mod api;
+mod auth;
+mod changes;
+mod error;
+mod extract;
+mod health;
+mod limit;
+mod messages;
+mod patient;
+mod why;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, DefaultBodyLimit};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use metrics_exporter_prometheus::PrometheusHandle;
+use posthaste::{Error, ErrorKind, Result};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tower_http::catch_panic::CatchPanicLayer;
+use tracing::{debug, warn};
+
+use self::limit::Limits;
+use self::patient::Patient;
+use super::generation::{Current, Generation};
+
+/// How long a connection may last: whoever is there for longer connects again.
+const LIFE: Duration = Duration::from_secs(600);
+/// How long requests under way may take when the relay ends.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What every request can reach.
+#[derive(Clone)]
+pub(super) struct App {
+    current: Current,
+    metrics: PrometheusHandle,
+    limits: Arc<Limits>,
+    /// Where the socket is, whatever the configuration says now.
+    address: SocketAddr,
+}
+
+impl App {
+    /// What runs now.
+    fn generation(&self) -> Arc<Generation> {
+        self.current.get()
+    }
+}
+
+/// Opens the socket.
+pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|source| {
+        Error::new(ErrorKind::Configuration, format!("the relay cannot listen: {source}"))
+            .with_context("listen", address)
+            .with_remedy("give http.listen, or --listen, another address or port, or off")
+    })
+}
+
+/// A server at work.
+pub(super) struct Server {
+    stop: watch::Sender<bool>,
+    running: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts to answer on this socket.
+    pub(super) fn start(listener: TcpListener, current: Current, metrics: PrometheusHandle) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        let running = tokio::spawn(accept(listener, current, metrics, stopped));
+        Self { stop, running }
+    }
+
+    /// Finishes what is under way, and closes the socket.
+    pub(super) async fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = tokio::time::timeout(FAREWELL * 2, self.running).await;
+    }
+}
+
+/// Everything that is answered.
+fn router(app: &App) -> Router {
+    let (router, rules) = api::router();
+    let open = health::router();
+    let router =
+        router.route_layer(axum::middleware::from_fn_with_state((app.clone(), Arc::new(rules)), auth::guard));
+    open.merge(router)
+        .fallback(error::no_such_path)
+        .method_not_allowed_fallback(error::no_such_method)
+        .layer(axum::middleware::from_fn_with_state(app.clone(), auth::same_origin))
+        .layer(CatchPanicLayer::custom(error::panicked))
+        // Bodies are limited where they are read, by a configuration that may change.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(app.clone())
+}
+
+async fn accept(
+    listener: TcpListener,
+    current: Current,
+    metrics: PrometheusHandle,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let Ok(address) = listener.local_addr() else { return };
+    let most = current.get().config.http.connections;
+    let app = App { current, metrics, limits: Arc::default(), address };
+    let router = router(&app);
+    let places = Arc::new(Semaphore::new(most));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            _ = stopped.changed() => break,
+            Some(_) = connections.join_next() => continue,
+            place = Arc::clone(&places).acquire_owned() => {
+                let Ok(place) = place else { break };
+                tokio::select! {
+                    _ = stopped.changed() => break,
+                    accepted = listener.accept() => accepted.map(|(stream, peer)| (stream, peer, place)),
+                }
+            }
+        };
+        match accepted {
+            Ok((stream, peer, place)) => {
+                let deadline = app.generation().config.http.deadline;
+                let (router, stopped) = (router.clone(), stopped.clone());
+                connections.spawn(async move {
+                    serve(stream, peer, router, deadline, stopped).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                // Out of descriptors, most likely: others must end before there are some again.
+                warn!(%error, "a connection to the relay was not accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(listener);
+    let _ = tokio::time::timeout(FAREWELL, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+/// One connection, from its first byte to its last.
+async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    deadline: Duration,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let _ = stream.set_nodelay(true);
+    let router = router.layer(axum::Extension(ConnectInfo(peer)));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(deadline)
+        .max_buf_size(64 * 1024)
+        .serve_connection(TokioIo::new(Patient::new(stream, deadline)), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let life = tokio::time::sleep(LIFE);
+    tokio::select! {
+        ended = connection.as_mut() => {
+            if let Err(error) = ended {
+                debug!(%peer, %error, "a connection to the relay broke off");
+            }
+            return;
+        }
+        () = life => {}
+        _ = stopped.changed() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(FAREWELL, connection).await;
+}

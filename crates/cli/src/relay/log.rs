@@ -1,0 +1,77 @@
+//! The relay's log: lines of JSON, or of text on a terminal, at a level that can be changed while it runs.
+//!
+//! A level alone is that of posthaste's own lines. Drivers stay at warnings: what they tell below that, nobody here has read for
+//! secrets.
+
+use std::io::IsTerminal as _;
+
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+use super::config::LogFormat;
+
+/// Where posthaste's own lines come from.
+const OWN: [&str; 5] =
+    ["posthaste", "posthaste_core", "posthaste_sqlx", "posthaste_rabbitmq", "posthaste_nats"];
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// What a configured text lets through; none if it makes no sense.
+pub(crate) fn filter(text: &str) -> Option<EnvFilter> {
+    let text = text.trim().to_lowercase();
+    if !LEVELS.contains(&text.as_str()) {
+        // The parser takes any word for a target's name.
+        return text.contains('=').then(|| EnvFilter::try_new(&text).ok()).flatten();
+    }
+    let others = if matches!(text.as_str(), "off" | "error") { text.as_str() } else { "warn" };
+    let own = OWN.map(|target| format!("{target}={text}")).join(",");
+    // A relay has nothing to tell of each message that arrives as it should; `debug` tells it all the same.
+    let deliveries = if text == "info" { ",posthaste_core::delivery=warn" } else { "" };
+    EnvFilter::try_new(format!("{others},{own}{deliveries}")).ok()
+}
+
+/// The level, to be changed.
+#[derive(Debug)]
+pub(crate) struct Level(reload::Handle<EnvFilter, Registry>);
+
+impl Level {
+    pub(crate) fn set(&self, text: &str) {
+        if let Some(filter) = filter(text) {
+            // Fails only if the subscriber is gone, and then nobody hears anything anyway.
+            let _ = self.0.reload(filter);
+        }
+    }
+}
+
+/// Begins to write the log to standard error.
+pub(crate) fn begin(level: &str, format: LogFormat) -> Level {
+    let (filter, handle) = reload::Layer::new(filter(level).unwrap_or_default());
+    let json = match format {
+        LogFormat::Auto => !std::io::stderr().is_terminal(),
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+    };
+    let registry = tracing_subscriber::registry().with(filter);
+    // A second one, in a test's process, changes nothing.
+    let _ = if json {
+        registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init()
+    } else {
+        let colours = console::colors_enabled_stderr();
+        registry.with(fmt::layer().with_ansi(colours).with_writer(std::io::stderr)).try_init()
+    };
+    Level(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_that_of_our_own_lines() {
+        let shown = filter("TRACE").unwrap().to_string();
+        assert!(shown.contains("posthaste_core=trace") && shown.contains("warn"), "{shown}");
+        assert!(filter("info").unwrap().to_string().contains("posthaste_core::delivery=warn"));
+        assert!(filter("off").is_some() && filter("sqlx=debug,warn").is_some());
+        assert!(filter("verbose").is_none() && filter("").is_none());
+    }
+}

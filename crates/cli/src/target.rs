@@ -1,0 +1,146 @@
+//! Which store a command is about, from its URL, and the store behind it with its type forgotten.
+//!
+//! A URL may hold a password: it is never printed, and messages name the store as the store names itself.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use clap::Args;
+use posthaste::{Error, ErrorKind, MySqlStore, PgStore, Result, SqliteStore, StoreAdmin, StoreOptions};
+
+/// Which store.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Target {
+    /// The store's URL: postgres://…, mysql://… or sqlite:FILE
+    #[arg(
+        long,
+        short,
+        value_name = "URL",
+        env = "POSTHASTE_STORE",
+        hide_env_values = true,
+        help_heading = "Store"
+    )]
+    pub(crate) store: Option<String>,
+    /// The schema of its tables, if not `posthaste` (PostgreSQL) or the URL's database (MySQL)
+    #[arg(long, value_name = "NAME", help_heading = "Store")]
+    pub(crate) schema: Option<String>,
+    /// What its tables begin with, if not `posthaste_` (nothing in PostgreSQL)
+    #[arg(long, value_name = "TEXT", help_heading = "Store")]
+    pub(crate) prefix: Option<String>,
+}
+
+/// A store as commands use it.
+#[async_trait]
+pub(crate) trait AnyStore: StoreAdmin {
+    /// Creates or updates the tables; answers with their version.
+    async fn migrate(&self) -> Result<u32>;
+}
+
+macro_rules! any_store {
+    ($($store:ty),*) => {$(
+        #[async_trait]
+        impl AnyStore for $store {
+            async fn migrate(&self) -> Result<u32> {
+                <$store>::migrate(self).await
+            }
+        }
+    )*};
+}
+any_store!(SqliteStore, PgStore, MySqlStore);
+
+/// The kinds of databases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Sqlite,
+    Postgres,
+    MySql,
+}
+
+impl Kind {
+    /// What a URL's scheme says.
+    pub(crate) fn of(url: &str) -> Result<Self> {
+        match url.split_once(':') {
+            Some(("sqlite", _)) => Ok(Self::Sqlite),
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => Ok(Self::Postgres),
+            Some(("mysql" | "mariadb", rest)) if rest.starts_with("//") => Ok(Self::MySql),
+            _ => Err(Error::new(ErrorKind::Configuration, "the store's URL has no scheme that is known")
+                .with_remedy("begin it with postgres://, mysql:// or sqlite:")),
+        }
+    }
+}
+
+impl Target {
+    /// The URL, or what to do if there is none.
+    pub(crate) fn url(&self) -> Result<&str> {
+        self.store.as_deref().ok_or_else(|| {
+            Error::new(ErrorKind::Configuration, "no store is named").with_remedy(
+                "give its URL by --store, or in POSTHASTE_STORE, which keeps a password off the command line",
+            )
+        })
+    }
+
+    pub(crate) fn options(&self) -> StoreOptions {
+        let mut options = StoreOptions::new().listen(false);
+        if let Some(schema) = &self.schema {
+            options = options.schema(schema);
+        }
+        if let Some(prefix) = &self.prefix {
+            options = options.prefix(prefix);
+        }
+        options
+    }
+
+    /// The store, connected, and with tables that this program knows.
+    pub(crate) async fn open(&self) -> Result<Arc<dyn AnyStore>> {
+        let store = self.connect().await?;
+        store.check().await.map_err(|error| match error.kind() {
+            ErrorKind::SchemaMissing => {
+                error.with_remedy("run `posthaste migrate`, or apply what `posthaste migrate --print` prints")
+            }
+            _ => error,
+        })?;
+        Ok(store)
+    }
+
+    /// The store, connected, whatever its tables are like.
+    pub(crate) async fn connect(&self) -> Result<Arc<dyn AnyStore>> {
+        let url = self.url()?;
+        let kind = Kind::of(url)?;
+        self.connect_to(kind, url).await.map_err(|error| match (kind, error.kind()) {
+            (Kind::Sqlite, ErrorKind::Configuration) => error.with_remedy(
+                "check the path and the folder's permissions; `posthaste migrate` makes a file that is missing",
+            ),
+            _ => error,
+        })
+    }
+
+    /// The same, for a file that may not be there yet.
+    pub(crate) async fn create(&self) -> Result<Arc<dyn AnyStore>> {
+        let url = self.url()?;
+        let kind = Kind::of(url)?;
+        if kind != Kind::Sqlite || url.contains("mode=") {
+            return self.connect_to(kind, url).await;
+        }
+        let joint = if url.contains('?') { '&' } else { '?' };
+        self.connect_to(kind, &format!("{url}{joint}mode=rwc")).await
+    }
+
+    async fn connect_to(&self, kind: Kind, url: &str) -> Result<Arc<dyn AnyStore>> {
+        let options = self.options();
+        Ok(match kind {
+            Kind::Sqlite => Arc::new(SqliteStore::connect_with(url, &options).await?),
+            Kind::Postgres => Arc::new(PgStore::connect_with(url, &options).await?),
+            Kind::MySql => Arc::new(MySqlStore::connect_with(url, &options).await?),
+        })
+    }
+
+    /// The SQL that makes the tables.
+    pub(crate) fn migration_sql(&self) -> Result<String> {
+        let options = self.options();
+        match Kind::of(self.url()?)? {
+            Kind::Sqlite => SqliteStore::migration_sql(&options),
+            Kind::Postgres => PgStore::migration_sql(&options),
+            Kind::MySql => MySqlStore::migration_sql(&options),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The relay as others meet it: processes of their own, real databases, real brokers, and an HTTP socket that anybody may
+//! write to.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "test code: a panic is how it reports")]
+#![allow(unreachable_pub, reason = "modules of one test share what they have")]
+#![cfg(unix)]
+
+mod access;
+mod config;
+mod delivery;
+mod fuzzed;
+mod hostile;
+mod reload;
+mod secrecy;
+mod support;
+mod why;
