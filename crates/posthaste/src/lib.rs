@@ -105,3 +105,8 @@ struct Readme;
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/tenants.md")]
 struct TenantsGuide;
+
+/// The code of the first guide, compiled by `cargo test --doc`.
+#[cfg(all(doctest, feature = "sqlite", feature = "derive"))]
+#[doc = include_str!("../../../docs/start-rust.md")]
+struct StartGuide;
