@@ -28,7 +28,7 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new(files: &Files, naming: &Naming) -> Self {
-        let routines: Vec<String> = files.routines.iter().map(|sql| include(files, naming, sql)).collect();
+        let routines: Vec<String> = files.routines.iter().map(|sql| naming.render(sql)).collect();
         let routines_mark =
             Sha256::digest(routines.concat()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let migrations = files.migrations.iter().map(|(name, sql)| (*name, naming.render(sql))).collect();
@@ -82,14 +82,4 @@ impl Script {
         let name = Sha256::digest(format!("posthaste migrate {}", self.naming.full("outbox")));
         i64::from_be_bytes(name[..8].try_into().unwrap_or_default())
     }
-}
-
-/// A routine's SQL, with the statements that it shares with the Rust code: `/*include claim*/` stands for the text of
-/// `claim.sql`.
-fn include(files: &Files, naming: &Naming, sql: &str) -> String {
-    let shared = [("claim", files.claim), ("renew", files.renew)];
-    let text = shared.iter().fold(sql.to_owned(), |text, (name, statement)| {
-        text.replace(&format!("/*include {name}*/"), statement)
-    });
-    naming.render(&text)
 }

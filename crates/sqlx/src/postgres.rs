@@ -84,8 +84,8 @@ impl Dialect for Postgres {
 
     const FILES: Files = files!(
         "postgres",
-        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause"],
-        routines: ["check", "claim", "joins", "settle", "keep", "enqueue", "inbox", "pause"]
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease"],
+        routines: ["check", "lease", "claim", "joins", "settle", "keep", "choose", "enqueue", "inbox", "pause"]
     );
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
     const QUOTE: char = '"';

@@ -7,6 +7,7 @@
 mod brokers;
 mod encryption;
 mod inbox;
+mod leases;
 mod mysql;
 mod pause;
 mod postgres;
@@ -93,6 +94,7 @@ impl Program {
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
     [
         postgres::MUTANTS,
+        leases::MUTANTS,
         mysql::MUTANTS,
         sqlite::MUTANTS,
         brokers::MUTANTS,

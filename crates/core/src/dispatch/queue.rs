@@ -50,6 +50,8 @@ pub(crate) struct Queue {
     hot: VecDeque<Waiting>,
     cold: VecDeque<Waiting>,
     cold_bytes: usize,
+    /// How many of the cold ones must run alone: asked in every turn of the loop, so it is not counted then.
+    loners: usize,
     in_a_row: u32,
 }
 
@@ -59,6 +61,7 @@ impl Queue {
             self.hot.push_back(waiting);
         } else {
             self.cold_bytes += waiting.message.payload.len();
+            self.loners += usize::from(waiting.runs_alone());
             self.cold.push_back(waiting);
         }
     }
@@ -77,7 +80,7 @@ impl Queue {
         if self.cold_is_next() {
             self.in_a_row = 0;
             let waiting = self.cold.pop_front()?;
-            self.cold_bytes -= waiting.message.payload.len();
+            self.left(&waiting);
             Some(waiting)
         } else {
             self.in_a_row = self.in_a_row.saturating_add(1);
@@ -92,19 +95,25 @@ impl Queue {
             return self.hot.remove(index);
         }
         let waiting = self.cold.remove(position(&self.cold)?)?;
-        self.cold_bytes -= waiting.message.payload.len();
+        self.left(&waiting);
         Some(waiting)
+    }
+
+    /// A cold one is no longer among them.
+    fn left(&mut self, waiting: &Waiting) {
+        self.cold_bytes -= waiting.message.payload.len();
+        self.loners -= usize::from(waiting.runs_alone());
     }
 
     /// Takes everything.
     pub(crate) fn drain(&mut self) -> Vec<Waiting> {
-        self.cold_bytes = 0;
+        (self.cold_bytes, self.loners) = (0, 0);
         self.hot.drain(..).chain(self.cold.drain(..)).collect()
     }
 
     /// Whether one is among them that must run alone. Only claims bring one in, and only one that found nothing else.
     pub(crate) fn has_loner(&self) -> bool {
-        self.cold.iter().any(Waiting::runs_alone)
+        self.loners > 0
     }
 
     pub(crate) fn is_empty(&self) -> bool {

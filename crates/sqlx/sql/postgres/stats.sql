@@ -2,6 +2,9 @@
 -- more than one at a short one.
 -- $1 cap
 with recursive
+leased (items) as materialized (
+    select /*:*/leased()
+),
 priorities (priority) as (
     (select priority from /*:*/outbox where state = 0 and lease_losses = 0 order by priority limit 1)
     union all
@@ -15,12 +18,15 @@ ready as materialized (
     from priorities p cross join lateral (
         select o.due_at from /*:*/outbox o
         where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at <= statement_timestamp()
+          and not (select items from leased) @> o.seq
         order by o.due_at
         limit $1
     ) r
     union all
     (select due_at from /*:*/outbox
-     where state = 0 and lease_losses > 0 and due_at <= statement_timestamp() limit $1)
+     where state = 0 and lease_losses > 0 and due_at <= statement_timestamp()
+       and not (select items from leased) @> seq
+     limit $1)
 ),
 scheduled as (
     select r.due_at
@@ -51,7 +57,10 @@ select
     least($1, (select count(*) from ready)) as ready,
     least($1, (select count(*) from scheduled)) as scheduled,
     least($1, (select count(*) from parked)) as parked,
-    (select count(*) from (select from /*:*/outbox where state = 1 limit $1) l) as leased,
+    least($1, (select count(*) from (select from /*:*/outbox where state = 1 limit $1) l)
+              + (select count(*) from /*:*/outbox o where o.state = 0 and o.seq = any(array(
+                     select s from leased cross join lateral unnest(items) i
+                     cross join lateral generate_series(lower(i), upper(i) - 1) s limit $1)))) as leased,
     -- Beyond the cap, what vacuum last counted in the index of done messages.
     (select case when counted < $1 then counted
                  else greatest(counted, (select reltuples::bigint from pg_class

@@ -44,6 +44,11 @@ pub trait Base: Backend {
     /// answers with a text for each.
     fn disconnect(url: &str) -> String;
 
+    /// The messages that are leased to a process, as what follows `from`.
+    fn leased(process: &str) -> String {
+        format!("{} where state = 1 and worker like '{process}-%'", Self::TABLE)
+    }
+
     /// Fills the outbox with so many ready messages of this topic, in one statement.
     fn fill(topic: &str, count: u32) -> String;
 }
@@ -84,6 +89,13 @@ impl Base for Postgres {
         format!(
             "select case when pg_terminate_backend(pid) then '' end from pg_stat_activity \
              where application_name like '{schema}-%' and pid <> pg_backend_pid()"
+        )
+    }
+
+    fn leased(process: &str) -> String {
+        format!(
+            "outbox o where worker like '{process}-%' or exists \
+             (select from outbox_lease l where l.items @> o.seq and l.worker like '{process}-%')"
         )
     }
 

@@ -110,8 +110,7 @@ impl<D: Base> Journal<D> {
 
     /// How many messages are leased to a process.
     pub async fn leased(&self, process: &str) -> Result<u64, Error> {
-        let leased = format!("{} where state = 1 and worker like '{process}-%'", D::TABLE);
-        self.number("count(*)", &leased).await
+        self.number("count(*)", &D::leased(process)).await
     }
 
     /// Everything that there is.

@@ -33,6 +33,8 @@ pub trait Backend: Dialect {
     const NAME: &'static str;
     /// How the outbox table is called.
     const TABLE: &'static str;
+    /// The times in tables that only this database has.
+    const OWN_TIMES: &'static [(&'static str, &'static [&'static str])] = &[];
 
     /// Makes room for a store: the URL, the options, and what must live as long as it does.
     async fn make_room() -> (String, StoreOptions, Option<TempDir>);
@@ -152,9 +154,17 @@ impl<D: Backend> Fixture for SqlFixture<D> {
     async fn advance(&self, by: Duration) {
         let columns =
             ["created_at", "due_at", "leased_until", "expires_at", "occurred_at", "done_at", "failing_since"];
-        let columns: Vec<String> =
-            columns.iter().map(|column| format!("{column} = {}", D::earlier(column, by))).collect();
-        self.sweep(format!("update {} set {}", D::TABLE, columns.join(", "))).await;
+        let earlier = |columns: &[&str]| {
+            let set = columns.iter().map(|column| format!("{column} = {}", D::earlier(column, by)));
+            set.collect::<Vec<_>>().join(", ")
+        };
+        // Leases and messages at once, or a lease that is taken in between would be moved, and its message not.
+        let own = D::OWN_TIMES.iter();
+        let mut all: Vec<String> = own
+            .map(|(table, columns)| format!("update {}_{table} set {}", D::TABLE, earlier(columns)))
+            .collect();
+        all.push(format!("update {} set {}", D::TABLE, earlier(&columns)));
+        self.sweep(all.join("; ")).await;
         for (table, columns) in [
             ("history", &["at"][..]),
             ("job", &["at"]),
@@ -164,9 +174,7 @@ impl<D: Backend> Fixture for SqlFixture<D> {
             ("inbox", &["occurred_at", "received_at"]),
             ("pause", &["since"]),
         ] {
-            let set: Vec<String> =
-                columns.iter().map(|column| format!("{column} = {}", D::earlier(column, by))).collect();
-            self.sweep(format!("update {}_{table} set {}", D::TABLE, set.join(", "))).await;
+            self.sweep(format!("update {}_{table} set {}", D::TABLE, earlier(columns))).await;
         }
     }
 
@@ -210,7 +218,10 @@ impl<D: Backend> Fixture for SqlFixture<D> {
 
     async fn clear(&self) {
         self.run(format!("delete from {}", D::TABLE)).await;
-        for table in ["history", "job", "join", "join_member", "join_wait", "inbox", "pause"] {
+        let own = D::OWN_TIMES.iter().map(|(table, _)| *table);
+        for table in
+            ["history", "job", "join", "join_member", "join_wait", "inbox", "pause"].into_iter().chain(own)
+        {
             self.run(format!("delete from {}_{table}", D::TABLE)).await;
         }
     }
@@ -230,6 +241,8 @@ const PG_SCHEMA: &str = "options=-csearch_path%3D";
 impl Backend for Postgres {
     const NAME: &'static str = "postgres";
     const TABLE: &'static str = "outbox";
+    const OWN_TIMES: &'static [(&'static str, &'static [&'static str])] =
+        &[("lease", &["leased_until"]), ("mark", &["low", "until", "clear_until"])];
 
     async fn make_room() -> (String, StoreOptions, Option<TempDir>) {
         let schema = unique();

@@ -102,7 +102,7 @@ fn postgres(url: &str) -> Spelling {
         fail: |item, epoch, error| format!("select fail({item}, {epoch}, '{error}')"),
         renew: |item, epoch| format!("select renew({item}, {epoch}, interval '1 minute')"),
         reap: "select * from reap()",
-        now: "update outbox set due_at = now() where state = 0; update outbox set leased_until = now() - interval '1 s' where state = 1",
+        now: "update outbox set due_at = now() where state = 0; update outbox_lease set leased_until = now() - interval '1 s'",
     }
 }
 

@@ -5,12 +5,14 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, unreachable_pub, reason = "tests")]
 
 mod atomicity;
+mod costs;
 mod dumps;
 mod examine;
 mod fixture;
 mod inbox;
 mod join_costs;
 mod languages;
+mod leases;
 mod plans;
 mod refusals;
 mod round_trips;

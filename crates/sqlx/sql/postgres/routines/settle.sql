@@ -1,7 +1,9 @@
 -- Settling: one function for a batch of any outcomes, and one per verb. Each answers 0 applied, 1 lost, 2 gone.
 -- A max age is for how long a message may fail without a break for reasons that cost no attempt; null: for ever.
 -- handled are the names of the handlers that are done with a message, one a line; null leaves them as they are.
--- The rows are locked in the order of seq first, so that two settlements of the same rows cannot deadlock.
+-- Leases are locked before messages, in the order of their ids, and messages in the order of seq, so that two settlements of
+-- the same rows cannot deadlock. What is acked at one epoch, as nearly all is, is changed at once; the rest is judged one by
+-- one.
 -- Joins are counted by statements of their own, each with a snapshot that is newer than the locks of the messages: in one
 -- statement with them, a step that was attached while its message's lock was waited for would not be seen. Joins that end
 -- by it follow the answers, with no settled of their own; settle leaves them out.
@@ -17,69 +19,150 @@ returns table (
 language plpgsql volatile
 set jit = off
 set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $body$
 #variable_conflict use_column
 declare
+    v_asked int8multirange;
+    v_leases bigint[];
+    v_before bigint[];
+    v_leased int8multirange;
+    v_workers text[];
+    v_epoch integer;
+    v_acks bigint[];
+    v_acked bigint[];
     v_settled smallint[];
+    v_over bigint[];
     v_messages uuid[];
     v_ends smallint[];
+    v_rest bigint[];
+    v_rest_messages uuid[];
+    v_rest_ends smallint[];
 begin
-    with asked as materialized (
-        select * from unnest(
-            $1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::smallint[], $6::text[], $7::integer[],
-            $9::bigint[], $10::text[]
-        ) with ordinality as a (seq, epoch, outcome, delay, class, error, max_attempts, max_age, handled, n)
-    ),
-    locked as materialized (
-        select o.seq, o.message_id, o.epoch, o.state, o.attempts, o.failing_since from /*:*/outbox o
-        where o.seq = any($1::bigint[])
-        order by o.seq
-        for update
-    ),
-    judged as materialized (
-        select a.n, a.seq, l.message_id, a.outcome, a.delay, a.class, a.error, a.handled,
-               l.attempts + case when a.outcome = 1 and a.class not in (2, 3) then 1 else 0 end as attempts,
-               case when a.outcome <> 1 then l.failing_since
-                    when a.class in (2, 3) then coalesce(l.failing_since, statement_timestamp()) end as failing_since,
-               a.outcome = 4 or (a.outcome = 1 and case
-                   when a.class in (2, 3) then coalesce(
-                       coalesce(l.failing_since, statement_timestamp()) + a.max_age * interval '1 microsecond'
-                       <= statement_timestamp(), false)
-                   else l.attempts + 1 >= a.max_attempts end) as dies,
-               case when l.seq is null then 2
-                    when l.state = 1 and l.epoch = a.epoch then 0
-                    when l.state = 2 and l.epoch = a.epoch and a.outcome = 0 then 0
-                    else 1 end as settled,
-               l.state = 1 and l.epoch = a.epoch as held
-        from asked a left join locked l on l.seq = a.seq
-    ),
-    changed as (
-        update /*:*/outbox o
-        set state = case when j.outcome = 0 then 2 when j.dies then 3 else 0 end,
-            attempts = j.attempts,
-            failing_since = j.failing_since,
-            due_at = case when j.outcome in (1, 2) and not j.dies
-                          then statement_timestamp() + j.delay * interval '1 microsecond' else o.due_at end,
-            done_at = case when j.outcome = 0 or j.dies then statement_timestamp() end,
-            done_by = case when j.outcome = 0 then o.worker end,
-            leased_until = null,
-            worker = null,
-            error_class = coalesce(j.class, o.error_class),
-            last_error = coalesce(j.error, o.last_error),
-            handled = coalesce(j.handled, o.handled)
-        from judged j
-        where o.seq = j.seq and j.held and (j.outcome <> 0 or $8::boolean)
-    ),
-    removed as (
-        delete from /*:*/outbox o using judged j where o.seq = j.seq and j.held and j.outcome = 0 and not $8::boolean
-    )
-    select array_agg(j.settled::smallint order by j.n), array_agg(j.message_id) filter (where j.ending is not null),
-           array_agg(j.ending) filter (where j.ending is not null)
-    into v_settled, v_messages, v_ends
-    from (select *, case when not held then null when outcome = 0 then 1 when dies then 2 when outcome = 2 then 0
-                    end::smallint as ending
-          from judged) j;
+    v_asked := (select coalesce(range_agg(int8range(a, a, '[]')), '{}') from unnest($1) a where a < 9223372036854775807);
+    for v_look in 1..10 loop
+        select array_agg(distinct l.id), array_agg(distinct l.worker), coalesce(range_agg(i), '{}')
+        into v_leases, v_workers, v_leased
+        from (select id, worker, items from /*:*/outbox_lease
+              where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) and items && v_asked
+              order by id
+              for update) l
+        cross join lateral unnest(l.items) i;
+        -- While a lock was waited for, a renewal may have moved some of them to a lease that this look could not see.
+        exit when v_asked <@ v_leased or (v_look > 1 and v_leases is not distinct from v_before);
+        v_before := v_leases;
+    end loop;
 
+    -- Of several workers' messages only the lease tells whose each is.
+    if not $8 or coalesce(cardinality(v_workers), 0) <= 1 then
+        select min(a.epoch) into v_epoch from unnest($2, $3) as a (epoch, outcome) where a.outcome = 0;
+        select array_agg(a.seq) into v_acks
+        from unnest($1, $2, $3, $10) as a (seq, epoch, outcome, handled)
+        where a.outcome = 0 and a.epoch = v_epoch and (not $8 or a.handled is null);
+    end if;
+    if v_acks is not null and not $8 then
+        with acked as (
+            delete from /*:*/outbox o
+            where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - 1 and v_leased @> o.seq)
+                                           or (o.state = 1 and o.epoch = v_epoch))
+            returning o.seq, o.message_id
+        )
+        select array_agg(seq), array_agg(message_id) into v_acked, v_messages from acked;
+    elsif v_acks is not null then
+        with acked as (
+            update /*:*/outbox o
+            set state = 2, epoch = v_epoch, done_at = statement_timestamp(), done_by = coalesce(o.worker, v_workers[1]),
+                leased_until = null, worker = null
+            where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - 1 and v_leased @> o.seq)
+                                           or (o.state = 1 and o.epoch = v_epoch))
+            returning o.seq, o.message_id
+        )
+        select array_agg(seq), array_agg(message_id) into v_acked, v_messages from acked;
+    end if;
+    v_over := v_acked;
+    v_ends := array_fill(1::smallint, array[coalesce(cardinality(v_acked), 0)]);
+
+    if cardinality(v_acked) = cardinality($1) then
+        v_settled := array_fill(0::smallint, array[cardinality($1)]);
+    else
+        with asked as materialized (
+            select * from unnest($1, $2, $3, $4, $5, $6, $7, $9, $10)
+                with ordinality as a (seq, epoch, outcome, delay, class, error, max_attempts, max_age, handled, n)
+        ),
+        rest as materialized (
+            select * from asked a
+            where (a.seq = any(v_acked) and a.epoch = v_epoch and a.outcome = 0) is distinct from true
+        ),
+        locked as materialized (
+            select o.seq, o.message_id, o.state, o.attempts, o.failing_since, w.worker,
+                   case when o.state = 1 or w.worker is not null then o.epoch + (1 - o.state) end as held_at,
+                   case when o.state = 2 then o.epoch end as done_at
+            from /*:*/outbox o
+            left join lateral (
+                select l.worker from /*:*/outbox_lease l
+                where o.state = 0 and v_leased @> o.seq and l.id = any(v_leases) and l.items @> o.seq
+                limit 1
+            ) w on true
+            where o.seq = any(array(select r.seq from rest r))
+            order by o.seq
+            for update of o
+        ),
+        judged as materialized (
+            select a.n, a.seq, a.epoch, l.message_id, l.worker, a.outcome, a.delay, a.class, a.error, a.handled,
+                   l.attempts + case when a.outcome = 1 and a.class not in (2, 3) then 1 else 0 end as attempts,
+                   case when a.outcome <> 1 then l.failing_since
+                        when a.class in (2, 3) then coalesce(l.failing_since, statement_timestamp()) end as failing_since,
+                   a.outcome = 4 or (a.outcome = 1 and case
+                       when a.class in (2, 3) then coalesce(
+                           coalesce(l.failing_since, statement_timestamp()) + a.max_age * interval '1 microsecond'
+                           <= statement_timestamp(), false)
+                       else l.attempts + 1 >= a.max_attempts end) as dies,
+                   case when l.seq is null then 2
+                        when l.held_at = a.epoch then 0
+                        when l.done_at = a.epoch and a.outcome = 0 then 0
+                        else 1 end as settled,
+                   coalesce(l.held_at = a.epoch, false) as held
+            from rest a left join locked l on l.seq = a.seq
+        ),
+        changed as (
+            update /*:*/outbox o
+            set state = case when j.outcome = 0 then 2 when j.dies then 3 else 0 end,
+                epoch = j.epoch,
+                attempts = j.attempts,
+                failing_since = j.failing_since,
+                due_at = case when j.outcome in (1, 2) and not j.dies
+                              then statement_timestamp() + j.delay * interval '1 microsecond' else o.due_at end,
+                done_at = case when j.outcome = 0 or j.dies then statement_timestamp() end,
+                done_by = case when j.outcome = 0 then coalesce(o.worker, j.worker) end,
+                leased_until = null,
+                worker = null,
+                error_class = coalesce(j.class, o.error_class),
+                last_error = coalesce(j.error, o.last_error),
+                handled = coalesce(j.handled, o.handled)
+            from judged j
+            where o.seq = j.seq and j.held and (j.outcome <> 0 or $8)
+        ),
+        removed as (
+            delete from /*:*/outbox o using judged j where o.seq = j.seq and j.held and j.outcome = 0 and not $8
+        )
+        select array_agg(coalesce(j.settled, 0)::smallint order by a.n),
+               array_agg(j.seq) filter (where j.held),
+               array_agg(j.message_id) filter (where j.ending is not null),
+               array_agg(j.ending) filter (where j.ending is not null)
+        into v_settled, v_rest, v_rest_messages, v_rest_ends
+        from asked a
+        left join (select *, case when not held then null when outcome = 0 then 1 when dies then 2 when outcome = 2 then 0
+                             end::smallint as ending
+                   from judged) j on j.n = a.n;
+        v_over := v_over || v_rest;
+        v_messages := v_messages || v_rest_messages;
+        v_ends := v_ends || v_rest_ends;
+    end if;
+
+    if v_leases is not null then
+        perform /*:*/let_go(v_leases, (select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(v_over) s));
+    end if;
     return query select s, null::uuid, null::smallint, null::integer, null::integer, null::integer
                  from unnest(v_settled) with ordinality as a (s, n) order by n;
     if v_messages is not null then

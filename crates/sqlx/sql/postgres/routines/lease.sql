@@ -1,0 +1,42 @@
+-- Who holds what. A message is leased if its row says so (born leased), or if its seq is in the items of a lease.
+-- A row that is in a lease has the epoch before the lease's; whatever ends the lease, but for an ack that deletes, writes the
+-- next one. So an epoch is never given out twice, although a claim changes no message.
+
+-- These are in plpgsql because it keeps their plans; a function in SQL is planned at every call.
+
+-- One at a time: whoever takes messages, or changes messages that nobody may hold. After this, the next statement sees every
+-- lease there is, and none is added until the transaction ends. Always taken before the lock of any row.
+create or replace function /*:*/gate()
+returns void
+language plpgsql volatile
+as $body$
+begin
+    perform pg_advisory_xact_lock(1886351220 * 4294967296 + '/*:*/outbox_lease'::regclass::oid::bigint);
+end
+$body$;
+
+-- The seqs of all messages that are in a lease.
+create or replace function /*:*/leased()
+returns int8multirange
+language plpgsql stable
+set enable_seqscan = off
+as $body$
+begin
+    return (select coalesce(range_agg(i), '{}')
+            from /*:*/outbox_lease l cross join lateral unnest(l.items) i
+            where l.id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m));
+end
+$body$;
+
+-- Takes messages out of their leases.
+create or replace function /*:*/let_go(leases bigint[], over int8multirange)
+returns void
+language plpgsql volatile
+set enable_seqscan = off
+as $body$
+begin
+    update /*:*/outbox_lease l set items = l.items - over
+    where l.id = any(leases) and l.items && over and not l.items <@ over;
+    delete from /*:*/outbox_lease l where l.id = any(leases) and l.items <@ over;
+end
+$body$;

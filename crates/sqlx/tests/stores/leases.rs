@@ -1,0 +1,545 @@
+//! What only PostgreSQL's leases can show, which are rows of their own: who waits for whom, what a lease holds, and
+//! where claims begin to walk while what was delivered cannot be removed from the index.
+//!
+//! Nothing here repeats the conformance suite. Cases that are about two at a time hold one of them in an open
+//! transaction, so that they never depend on luck.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use posthaste_core::{
+    Birth, Change, ClaimRequest, Failure, Filter, Message, MessageId, NewMessage, OrderPolicy, Outcome,
+    Settled, Settlement, State, Store, StoreAdmin, TransactionalStore, WorkerId,
+};
+use posthaste_sqlx::{PgStore, Postgres};
+use posthaste_testkit::Fixture;
+use posthaste_testkit::store_suite::run;
+use serde_json::Value;
+use sqlx_core::transaction::Transaction;
+
+use crate::fixture::{Backend, PgFixture};
+
+/// Longer than any case takes.
+const LEASE: Duration = Duration::from_secs(600);
+/// For how long whoever must wait is watched.
+const A_WHILE: Duration = Duration::from_millis(300);
+/// How many are delivered while another transaction is open.
+const MANY: usize = 20_000;
+
+type Tx = Transaction<'static, <Postgres as posthaste_sqlx::Dialect>::Db>;
+
+fn request(worker: &str, limit: u32) -> ClaimRequest {
+    ClaimRequest::new(WorkerId::new(worker).unwrap()).limit(limit).lease(LEASE)
+}
+
+async fn claim(store: &PgStore, limit: u32) -> Vec<Message> {
+    store.claim(&request("w", limit)).await.unwrap()
+}
+
+fn plain() -> NewMessage {
+    NewMessage::bytes("topic", "x").build().unwrap()
+}
+
+async fn enqueue(store: &PgStore, count: usize) -> Vec<MessageId> {
+    let messages: Vec<_> = (0..count).map(|_| plain()).collect();
+    store.enqueue(&messages).await.unwrap();
+    messages.iter().map(NewMessage::id).collect()
+}
+
+async fn settle(store: &PgStore, message: &Message, outcome: Outcome) -> Settled {
+    store.settle(&[Settlement::new(message.lease(), outcome)]).await.unwrap().settled[0]
+}
+
+async fn ack_all(store: &PgStore, messages: &[Message]) {
+    let acks: Vec<_> = messages.iter().map(|m| Settlement::new(m.lease(), Outcome::Ack)).collect();
+    let settled = store.settle(&acks).await.unwrap().settled;
+    assert!(settled.iter().all(|answer| *answer == Settled::Applied), "{settled:?}");
+}
+
+fn ids(messages: &[Message]) -> Vec<MessageId> {
+    messages.iter().map(|message| message.id).collect()
+}
+
+fn everything() -> Change {
+    Change::new(Filter::default(), "ada", "no longer wanted").unwrap()
+}
+
+/// Runs SQL in a transaction that stays open.
+async fn within(tx: &mut Tx, sql: &str) -> Vec<String> {
+    Postgres::texts(tx, sql.to_owned()).await.unwrap()
+}
+
+/// What a task answers that must wait until the transaction is committed.
+async fn once_committed<T: Send + 'static>(tx: Tx, task: impl Future<Output = T> + Send + 'static) -> T {
+    let mut task = tokio::spawn(task);
+    let early = tokio::time::timeout(A_WHILE, &mut task).await.is_ok();
+    tx.commit().await.unwrap();
+    assert!(!early, "it did not wait");
+    task.await.unwrap()
+}
+
+/// Asks again and again until it holds.
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+// ---------------------------------------------------------------- two at a time
+
+/// A claim that is not committed yet keeps its messages to itself.
+#[test]
+fn a_claim_waits_for_another() {
+    run(async |fixture: &Arc<PgFixture>| {
+        enqueue(&fixture.store, 3).await;
+        let mut tx = fixture.begin().await;
+        let taken = within(&mut tx, "select seq::text from claim('other', 2)").await;
+        assert_eq!(taken.len(), 2);
+        let store = fixture.store.clone();
+        let claimed = once_committed(tx, async move { claim(&store, 10).await }).await;
+        assert_eq!(claimed.len(), 1);
+    });
+}
+
+/// What is being taken cannot be buried.
+#[test]
+fn a_burial_waits_for_a_claim() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let all = enqueue(&fixture.store, 3).await;
+        let mut tx = fixture.begin().await;
+        within(&mut tx, "select seq::text from claim('other', 2)").await;
+        let store = fixture.store.clone();
+        let buried = once_committed(tx, async move { store.bury(&everything()).await.unwrap() }).await;
+        assert_eq!(buried, all[2..]);
+    });
+}
+
+/// What is being taken does not expire.
+#[test]
+fn an_expiry_waits_for_a_claim() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let soon =
+            NewMessage::bytes("topic", "x").expires_after(Duration::from_millis(1_500)).build().unwrap();
+        fixture.store.enqueue(&[soon]).await.unwrap();
+        let mut tx = fixture.begin().await;
+        assert_eq!(within(&mut tx, "select seq::text from claim('other', 2)").await.len(), 1);
+        eventually("it is past its expiry", async || {
+            fixture.texts("select (expires_at < clock_timestamp())::text from outbox").await == ["true"]
+        })
+        .await;
+        let store = fixture.store.clone();
+        let expired = once_committed(tx, async move { store.expire(10).await.unwrap() }).await;
+        assert_eq!(expired.messages, 0);
+    });
+}
+
+/// Leases that are renewed get their numbers in the order in which they can be seen, because marks rely on it.
+#[test]
+fn a_renewal_waits_for_a_claim() {
+    run(async |fixture: &Arc<PgFixture>| {
+        enqueue(&fixture.store, 2).await;
+        let held = claim(&fixture.store, 1).await;
+        let mut tx = fixture.begin().await;
+        within(&mut tx, "select seq::text from claim('other', 1)").await;
+        let store = fixture.store.clone();
+        let lease = held[0].lease();
+        let renewed = once_committed(tx, async move { store.renew(&[lease], LEASE).await.unwrap() }).await;
+        assert_eq!(renewed, [Settled::Applied]);
+    });
+}
+
+/// Whoever acks what is just being renewed, by the same worker's heartbeat say, still holds it.
+#[test]
+fn an_ack_during_a_renewal() {
+    run(async |fixture: &Arc<PgFixture>| {
+        enqueue(&fixture.store, 3).await;
+        let held = claim(&fixture.store, 3).await;
+        let mut tx = fixture.begin().await;
+        let renewal = format!("select renew({}, 1)::text", held[0].item.get());
+        assert_eq!(within(&mut tx, &renewal).await, ["0"]);
+        let (store, message) = (fixture.store.clone(), held[0].clone());
+        let settled = once_committed(tx, async move { settle(&store, &message, Outcome::Ack).await }).await;
+        assert_eq!(settled, Settled::Applied);
+    });
+}
+
+/// What its holder is just giving back is not lost.
+#[test]
+fn a_reap_passes_by_a_settlement() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        enqueue(store, 1).await;
+        let held = claim(store, 1).await;
+        let mut birth = fixture.begin().await;
+        let worker = WorkerId::new("w").unwrap();
+        let leased = Birth::Leased { worker: &worker, lease: LEASE };
+        store.insert(&mut *birth, &[plain()], leased).await.unwrap();
+        birth.commit().await.unwrap();
+        fixture.advance(2 * LEASE).await;
+        let mut tx = fixture.begin().await;
+        let born = within(&mut tx, "select seq::text from outbox where state = 1").await.remove(0);
+        for item in [held[0].item.get().to_string(), born] {
+            assert_eq!(within(&mut tx, &format!("select release({item}, 1)::text")).await, ["0"]);
+        }
+        let (reaper, acker) = (store.clone(), tx);
+        let reaped = tokio::spawn(async move { reaper.reap(10).await.unwrap() });
+        tokio::time::sleep(A_WHILE).await;
+        acker.commit().await.unwrap();
+        assert_eq!(reaped.await.unwrap().ready, 0);
+        assert_eq!(fixture.texts("select sum(lease_losses)::text from outbox").await, ["0"]);
+    });
+}
+
+/// What the reaper has begun to take back cannot be given back any more, and the other way round.
+#[test]
+fn a_settlement_waits_for_a_reap() {
+    run(async |fixture: &Arc<PgFixture>| {
+        enqueue(&fixture.store, 1).await;
+        claim(&fixture.store, 1).await;
+        fixture.advance(2 * LEASE).await;
+        // The reaper has read leases, and has to wait before it changes messages.
+        let mut tx = fixture.begin().await;
+        let lock = "lock table outbox in access exclusive mode; set local lock_timeout = '300 ms'";
+        Postgres::run(&mut tx, lock.to_owned()).await.unwrap();
+        let reaper = Arc::clone(fixture);
+        let reaped = tokio::spawn(async move { reaper.texts("select ready::text from reap()").await });
+        eventually("the reaper waits", async || {
+            let waiting =
+                "select count(*)::text from pg_locks where not granted and relation = 'outbox'::regclass";
+            within(&mut tx, waiting).await == ["1"]
+        })
+        .await;
+        let released = Postgres::texts(&mut tx, "select release(seq, 1)::text from outbox".to_owned()).await;
+        let given_back = released.is_ok_and(|answers| answers == ["0"]);
+        if given_back {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+        }
+        let taken_back = reaped.await.unwrap() == ["1"];
+        assert!(given_back != taken_back, "given back: {given_back}, taken back: {taken_back}");
+    });
+}
+
+// ---------------------------------------------------------------- what a lease holds
+
+/// Leases end with the last of their messages, however it ends.
+#[test]
+fn nothing_remains_of_a_lease() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        enqueue(store, 6).await;
+        let held = claim(store, 6).await;
+        let outcomes = [
+            Outcome::Ack,
+            Outcome::Defer { delay: LEASE },
+            Outcome::Release,
+            Outcome::Fail { failure: Failure::permanent("broken") },
+        ];
+        for (message, outcome) in held.iter().zip(outcomes) {
+            assert_eq!(settle(store, message, outcome).await, Settled::Applied);
+        }
+        let items = "select array_to_string(array(select lower(i) || '-' || upper(i) from unnest(items) i), ' ') from outbox_lease";
+        assert_eq!(
+            fixture.texts(items).await,
+            [format!("{}-{}", held[4].item.get(), held[5].item.get() + 1)]
+        );
+        // One that somebody deleted by hand is nobody's for ever.
+        fixture.run(format!("delete from outbox where seq = {}", held[5].item.get())).await;
+        fixture.advance(2 * LEASE).await;
+        assert_eq!(store.reap(10).await.unwrap().ready, 1);
+        assert_eq!(fixture.texts(items).await, Vec::<String>::new());
+    });
+}
+
+/// Of a lease, only what was asked for is kept.
+#[test]
+fn a_part_of_a_lease_is_kept() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        enqueue(store, 3).await;
+        let held = claim(store, 3).await;
+        assert_eq!(store.renew(&[held[1].lease()], 3 * LEASE).await.unwrap(), [Settled::Applied]);
+        fixture.advance(2 * LEASE).await;
+        assert_eq!(store.reap(10).await.unwrap().ready, 2);
+        for again in [&held[0], &held[2]] {
+            assert_eq!(ids(&claim(store, 10).await), [again.id]);
+        }
+        assert_eq!(settle(store, &held[1], Outcome::Ack).await, Settled::Applied);
+        assert_eq!(settle(store, &held[0], Outcome::Ack).await, Settled::Lost);
+    });
+}
+
+/// A batch of two workers' messages says of each who did it.
+#[test]
+fn each_is_done_by_its_worker() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        enqueue(store, 2).await;
+        let mut held = store.claim(&request("ada", 1)).await.unwrap();
+        held.extend(store.claim(&request("bob", 1)).await.unwrap());
+        ack_all(store, &held).await;
+        assert_eq!(fixture.texts("select done_by from outbox order by seq").await, ["ada", "bob"]);
+    });
+}
+
+/// What is in a lease is not taken again, although messages around it are.
+#[test]
+fn leased_ones_among_ready_ones() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        let all = enqueue(store, 5).await;
+        let held = claim(store, 4).await;
+        assert_eq!(settle(store, &held[0], Outcome::Release).await, Settled::Applied);
+        assert_eq!(ids(&claim(store, 10).await), [all[0], all[4]]);
+        assert_eq!(claim(store, 10).await, []);
+        let leased = Filter { state: Some(State::Leased), ..Filter::default() };
+        assert_eq!(store.list(&leased, None, 10).await.unwrap().records.len(), 5);
+        let stats = store.stats().await.unwrap();
+        assert_eq!((stats.ready.value, stats.leased.value), (0, 5));
+    });
+}
+
+/// A suspect that is held is not taken, expired, counted as ready or buried.
+#[test]
+fn a_leased_suspect() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        enqueue(store, 1).await;
+        claim(store, 1).await;
+        fixture.advance(2 * LEASE).await;
+        assert_eq!(store.reap(10).await.unwrap().ready, 1);
+        assert_eq!(claim(store, 10).await.len(), 1);
+        assert_eq!(claim(store, 10).await, []);
+        let stats = store.stats().await.unwrap();
+        assert_eq!((stats.ready.value, stats.leased.value), (0, 1));
+        assert_eq!(stats.topics.iter().map(|topic| topic.state).collect::<Vec<_>>(), [State::Leased]);
+        assert_eq!(store.bury(&everything()).await.unwrap(), []);
+    });
+}
+
+/// A suspect is taken alone, although it was due among clean ones.
+#[test]
+fn a_suspect_among_clean_ones() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        let all = enqueue(store, 3).await;
+        claim(store, 1).await;
+        fixture.advance(2 * LEASE).await;
+        assert_eq!(store.reap(10).await.unwrap().ready, 1);
+        assert_eq!(ids(&claim(store, 10).await), all[1..]);
+        assert_eq!(ids(&claim(store, 10).await), all[..1]);
+    });
+}
+
+/// Where done messages are deleted, whoever guesses the next epoch deletes nothing.
+#[test]
+fn only_what_is_held_is_deleted() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = fixture.store.keep_done(false);
+        enqueue(&store, 1).await;
+        let held = claim(&store, 1).await.remove(0);
+        assert_eq!(settle(&store, &held, Outcome::Release).await, Settled::Applied);
+        let guessed = Message { epoch: held.epoch + 1, ..held };
+        assert_eq!(settle(&store, &guessed, Outcome::Ack).await, Settled::Lost);
+        assert_eq!(claim(&store, 1).await.len(), 1);
+    });
+}
+
+/// A message that is held is not parked behind one of its key that was committed after it, and died.
+#[test]
+fn leased_ones_are_not_parked() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        let keyed = || NewMessage::bytes("topic", "x").key("k").order(OrderPolicy::Park).build().unwrap();
+        let mut tx = fixture.begin().await;
+        store.insert(&mut *tx, &[keyed()], Birth::Ready).await.unwrap();
+        store.enqueue(&[keyed()]).await.unwrap();
+        let second = claim(store, 10).await;
+        assert_eq!(second.len(), 1);
+        tx.commit().await.unwrap();
+        let first = claim(store, 10).await;
+        let dead = Outcome::Fail { failure: Failure::permanent("broken") };
+        assert_eq!(settle(store, &first[0], dead).await, Settled::Applied);
+        assert_eq!(store.park(10).await.unwrap(), 0);
+        assert_eq!(settle(store, &second[0], Outcome::Ack).await, Settled::Applied);
+    });
+}
+
+// ---------------------------------------------------------------- marks
+
+/// A transaction that is open for so long that nothing that is deleted from now on can be removed.
+async fn an_old_transaction(fixture: &PgFixture) -> Tx {
+    let mut tx = fixture.begin().await;
+    let sql = "set transaction isolation level repeatable read; select count(*) from outbox";
+    Postgres::run(&mut tx, sql.to_owned()).await.unwrap();
+    tx
+}
+
+/// Enqueues and delivers, as a relay would; done messages are deleted.
+async fn deliver_many(fixture: &PgFixture) {
+    let store = fixture.store.keep_done(false);
+    for _ in 0..MANY / 1_000 {
+        enqueue(&store, 1_000).await;
+    }
+    loop {
+        let claimed = claim(&store, 1_000).await;
+        if claimed.is_empty() {
+            return;
+        }
+        ack_all(&store, &claimed).await;
+    }
+}
+
+/// Claims until a mark is above the time of all that was due before it.
+async fn marked_above(fixture: &PgFixture, id: MessageId) {
+    let above = format!(
+        "select coalesce(bool_or(m.low > o.due_at), false)::text from outbox_mark m, outbox o where o.message_id = '{id}'"
+    );
+    eventually("claims begin above it", async || {
+        assert_eq!(claim(&fixture.store, 1).await, []);
+        fixture.texts(&above).await == ["true"]
+    })
+    .await;
+}
+
+/// Buffers that a claim touches, of which nothing remains.
+async fn claim_cost(fixture: &PgFixture, before: &str) -> u64 {
+    let mut tx = fixture.begin().await;
+    Postgres::run(&mut tx, before.to_owned()).await.unwrap();
+    let explain = "explain (analyze, buffers, format json) select * from claim('w', 50)";
+    let plan: Value = serde_json::from_str(&within(&mut tx, explain).await[0]).unwrap();
+    tx.rollback().await.unwrap();
+    let plan = &plan[0]["Plan"];
+    let of = |kind: &str| plan[format!("Shared {kind} Blocks")].as_u64().unwrap();
+    of("Hit") + of("Read")
+}
+
+/// What was delivered is not walked over again and again while it cannot be removed.
+#[test]
+fn slow_marks_bound_the_cost_of_a_claim() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let old = an_old_transaction(fixture).await;
+        deliver_many(fixture).await;
+        enqueue(&fixture.store, 100).await;
+        let (mut with, mut without) = (u64::MAX, u64::MAX);
+        // From time to time a claim walks from the beginning, so that the cheaper of several counts.
+        for _ in 0..5 {
+            assert_eq!(claim(&fixture.store, 1).await.len(), 1);
+            with = with.min(claim_cost(fixture, "").await);
+            without = without.min(claim_cost(fixture, "delete from outbox_mark").await);
+        }
+        eprintln!("claim of 50 after {MANY}: {with} buffers, without marks {without}");
+        assert!(with < 500 && with * 3 < without, "{with} buffers, without marks {without}");
+        old.rollback().await.unwrap();
+    });
+}
+
+/// Nor the traces of a priority that has nothing left, whether others have or not.
+#[test]
+fn slow_marks_of_what_is_empty() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let old = an_old_transaction(fixture).await;
+        deliver_many(fixture).await;
+        for worse in [0, 100] {
+            let later = || NewMessage::bytes("topic", "x").priority(5).build().unwrap();
+            let messages: Vec<NewMessage> = (0..worse).map(|_| later()).collect();
+            fixture.store.enqueue(&messages).await.unwrap();
+            let (mut with, mut without) = (u64::MAX, u64::MAX);
+            for _ in 0..5 {
+                claim(&fixture.store, 1).await;
+                with = with.min(claim_cost(fixture, "").await);
+                without = without.min(claim_cost(fixture, "delete from outbox_mark").await);
+            }
+            eprintln!("claim of 50, {worse} of a worse priority: {with} buffers, without marks {without}");
+            assert!(with < 500 && with * 2 < without, "{worse}: {with} buffers, without marks {without}");
+        }
+        old.rollback().await.unwrap();
+    });
+}
+
+/// What was committed late is below the mark, and delivered all the same.
+#[test]
+fn slow_marks_do_not_hide_what_is_committed_late() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let old = an_old_transaction(fixture).await;
+        let late = plain();
+        let mut tx = fixture.begin().await;
+        fixture.store.insert(&mut *tx, std::slice::from_ref(&late), Birth::Ready).await.unwrap();
+        let due = within(&mut tx, "select due_at::text from outbox").await.remove(0);
+        deliver_many(fixture).await;
+        let above = format!("select count(*)::text from outbox_mark where low > '{due}'");
+        eventually("claims begin above it", async || {
+            assert_eq!(claim(&fixture.store, 1).await, []);
+            fixture.texts(&above).await == ["1"]
+        })
+        .await;
+        tx.commit().await.unwrap();
+        eventually("what was committed late comes", async || {
+            let claimed = claim(&fixture.store, 1).await;
+            claimed.first().is_some_and(|message| message.id == late.id())
+        })
+        .await;
+        old.rollback().await.unwrap();
+    });
+}
+
+/// What was taken before there was a mark stays its holder's, and when it is released, it comes again.
+#[test]
+fn slow_marks_do_not_hide_what_is_released() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let old = an_old_transaction(fixture).await;
+        enqueue(&fixture.store, 2).await;
+        let held = claim(&fixture.store, 2).await;
+        deliver_many(fixture).await;
+        marked_above(fixture, held[0].id).await;
+        assert_eq!(fixture.store.stats().await.unwrap().leased.value, 2);
+        assert_eq!(settle(&fixture.store, &held[0], Outcome::Release).await, Settled::Applied);
+        eventually("what was released comes again", async || {
+            let claimed = claim(&fixture.store, 10).await;
+            claimed.first().is_some_and(|again| again.id == held[0].id && again.epoch > held[0].epoch)
+        })
+        .await;
+        assert_eq!(settle(&fixture.store, &held[1], Outcome::Ack).await, Settled::Applied);
+        old.rollback().await.unwrap();
+    });
+}
+
+/// A mark stays behind the present, so that what is committed a little late is above it.
+#[test]
+fn slow_marks_stay_behind() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let old = an_old_transaction(fixture).await;
+        deliver_many(fixture).await;
+        let ahead =
+            "select count(*)::text from outbox_mark where low > clock_timestamp() - interval '1 second'";
+        for _ in 0..20 {
+            claim(&fixture.store, 1).await;
+            assert_eq!(fixture.texts(ahead).await, ["0"]);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(fixture.texts("select count(*)::text from outbox_mark").await, ["1"]);
+        old.rollback().await.unwrap();
+    });
+}
+
+/// Once what was delivered has been removed, nothing remains of the mark.
+#[test]
+fn slow_marks_go_away() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let old = an_old_transaction(fixture).await;
+        deliver_many(fixture).await;
+        assert_eq!(fixture.texts("select count(*)::text from outbox_mark").await, ["1"]);
+        old.rollback().await.unwrap();
+        eventually("the mark is gone", async || {
+            // Others may have transactions open in this database, too.
+            fixture.run("vacuum outbox".to_owned()).await;
+            assert_eq!(claim(&fixture.store, 1).await, []);
+            fixture.texts("select count(*)::text from outbox_mark").await == ["0"]
+        })
+        .await;
+    });
+}
