@@ -1,0 +1,2 @@
+-- Whether a job is not yet completed; completed ones stay until they are old.
+select exists (select from pgboss.job where name = 'bench' and state < 'completed')

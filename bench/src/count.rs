@@ -1,0 +1,17 @@
+//! A run for a counter of instructions: so many messages from the store in memory through the runtime, on one thread, and nothing
+//! else. It measures no time and prints nothing; see `tests/instructions.rs`.
+
+use posthaste::{MemoryStore, Settings};
+
+use crate::measure::Result;
+use crate::workload::{self, Count};
+
+/// Stores so many messages, and delivers them to a handler that does nothing but count.
+pub(crate) async fn run(messages: u64) -> Result {
+    let store = MemoryStore::new().keep_done(false);
+    workload::preload(&store, messages, |_| None).await?;
+    let counter = Count::until(messages);
+    let outbox = workload::counting(store.clone(), Settings::default(), &counter).build().await?;
+    workload::deliver(&outbox, &counter).await?;
+    workload::nothing_left(&store).await
+}

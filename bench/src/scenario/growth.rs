@@ -1,0 +1,79 @@
+//! Growth: what a fixed number of deliveries costs while ever more waits behind them, and while ever more lies done beside them.
+//!
+//! By the bare loop of claims and settlements, so that nothing but the database can get slower. Done messages are kept.
+
+use std::sync::Arc;
+
+use crate::args::Scale;
+use crate::measure::{Case, Result, Sample, Unit};
+use crate::meter::Meter;
+use crate::store::{Product, Room, in_room};
+use crate::workload;
+
+const SCENARIO: &str = "growth";
+/// As many as a busy worker claims at a time.
+const BATCH: u32 = 200;
+
+pub(crate) fn cases<P: Product>(product: &Arc<P>, scale: Scale) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for backlog in scale.backlogs {
+        // Without rows that the server copies itself, a million takes too long to make.
+        for done in [0, if P::COPIES { scale.done } else { scale.done / 10 }] {
+            let subject = format!("backlog {}, done {}", short(*backlog), short(done));
+            let product = Arc::clone(product);
+            let run = move || {
+                in_room(Arc::clone(&product), move |room| {
+                    Box::pin(measure(room, *backlog, done, scale.growth))
+                })
+            };
+            cases.push(Case::new(SCENARIO, P::NAME, &subject, Unit::Messages, run));
+        }
+    }
+    cases
+}
+
+async fn measure<P: Product>(room: &Room<P>, backlog: u64, done: u64, deliveries: u64) -> Result<Sample> {
+    let store = room.store(true).await?;
+    if done > 0 {
+        fill(room, &store, done, true).await?;
+    }
+    // What is delivered comes on top, so that the backlog is there to the end.
+    fill(room, &store, backlog + deliveries, false).await?;
+    room.analyze().await?;
+    let meter = Meter::start(room).await?;
+    workload::bare_loop(&store, BATCH, deliveries).await?;
+    let stopped = meter.stop(room).await?;
+    P::close(&store).await;
+    let mut sample = stopped.sample(room, deliveries).await?;
+    sample.configuration = Some(format!("one task, batch {BATCH}"));
+    Ok(sample)
+}
+
+/// So many messages more, ready or done.
+async fn fill<P: Product>(room: &Room<P>, store: &P::Store, messages: u64, done: bool) -> Result {
+    let by_hand = if P::COPIES { 1 } else { messages };
+    workload::preload(store, by_hand, |_| None).await?;
+    if done {
+        workload::bare_loop(store, 1_000, by_hand).await?;
+    }
+    if by_hand < messages { room.copy(messages - by_hand, done).await } else { Ok(()) }
+}
+
+fn short(number: u64) -> String {
+    match number {
+        0 => "0".to_owned(),
+        n if n.is_multiple_of(1_000_000) => format!("{}M", n / 1_000_000),
+        n if n.is_multiple_of(1_000) => format!("{}k", n / 1_000),
+        n => n.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn round_numbers_are_short() {
+        assert_eq!([0, 12, 1_500, 20_000, 5_000_000].map(short), ["0", "12", "1500", "20k", "5M"]);
+    }
+}
