@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Birth, Enqueued, ErrorKind, Holder, Lease, MessageId, NewMessage, Result, Settlement, Uuid, When,
-    WorkItemId,
+    Birth, Enqueued, ErrorKind, Holder, Lease, MessageId, NewMessage, Outcome, Result, Settlement, Uuid,
+    When, WorkItemId,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::arguments::Arguments as _;
@@ -84,6 +84,10 @@ impl Dialect for Postgres {
 
     const FILES: Files = files!(
         "postgres",
+        enqueue_one: Some([
+            include_str!("../sql/postgres/one/ready.sql"),
+            include_str!("../sql/postgres/one/leased.sql"),
+        ]),
         migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease"],
         routines: ["check", "lease", "claim", "joins", "settle", "keep", "choose", "enqueue", "inbox", "pause"]
     );
@@ -162,14 +166,12 @@ impl Dialect for Postgres {
         messages: &[NewMessage],
         birth: Birth<'_>,
     ) -> Result<Result<Vec<Enqueued>>, SqlxError> {
-        let args = insert_args(messages, birth);
-        let rows = query_with_result(statements.enqueue.sql(), args).fetch_all(&mut *connection).await?;
-        let mut stored = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let epoch: i32 = row.try_get(2)?;
-            let lease = Lease { item: WorkItemId::new(row.try_get(1)?), epoch };
-            stored.push((MessageId::from_uuid(row.try_get(0)?), (epoch > 0).then_some(lease)));
-        }
+        let stored = match (messages, &statements.enqueue_one) {
+            ([message], Some(one)) => {
+                insert_one(connection, one, message, birth).await?.into_iter().collect()
+            }
+            _ => insert_many(connection, &statements.enqueue, messages, birth).await?,
+        };
         let twins = if stored.len() == messages.len() {
             Vec::new()
         } else {
@@ -327,16 +329,102 @@ fn bind(args: &[Arg<'_>]) -> Result<PgArguments, BoxDynError> {
     Ok(bound)
 }
 
+type Stored = (MessageId, Option<Lease>);
+
+/// What was stored of a batch, with the leases of what was born leased.
+async fn insert_many(
+    connection: &mut PgConnection,
+    statement: &Statement,
+    messages: &[NewMessage],
+    birth: Birth<'_>,
+) -> Result<Vec<Stored>, SqlxError> {
+    let rows = query_with_result(statement.sql(), insert_args(messages, birth)).fetch_all(connection).await?;
+    let stored = |row: &PgRow| {
+        let epoch: i32 = row.try_get(2)?;
+        let lease = Lease { item: WorkItemId::new(row.try_get(1)?), epoch };
+        Ok((MessageId::from_uuid(row.try_get(0)?), (epoch > 0).then_some(lease)))
+    };
+    rows.iter().map(stored).collect()
+}
+
+/// The same for one message.
+async fn insert_one(
+    connection: &mut PgConnection,
+    [ready, leased]: &[Statement; 2],
+    message: &NewMessage,
+    birth: Birth<'_>,
+) -> Result<Option<Stored>, SqlxError> {
+    if let Birth::Leased { worker, lease } = birth.for_message(message) {
+        let args = leased_args(message, worker.as_str(), interval(lease));
+        let row = query_with_result(leased.sql(), args).fetch_optional(connection).await?;
+        let item = row.map(|row| row.try_get(0)).transpose()?.map(WorkItemId::new);
+        // The epoch that it is born with.
+        return Ok(item.map(|item| (message.id(), Some(Lease { item, epoch: 1 }))));
+    }
+    let done = query_with_result(ready.sql(), ready_args(message)).execute(connection).await?;
+    Ok((done.rows_affected() > 0).then_some((message.id(), None)))
+}
+
+/// A time as microseconds from now, or since 1970.
+fn time(when: When) -> (Option<i64>, Option<i64>) {
+    match when {
+        When::Now => (Some(0), None),
+        When::After(delay) => (Some(span_micros(delay)), None),
+        When::At(time) => (None, Some(micros(time))),
+    }
+}
+
+fn ready_args(message: &NewMessage) -> Result<PgArguments, BoxDynError> {
+    let mut args = PgArguments::default();
+    args.reserve(18, message.payload().len() + 256);
+    args.add(message.id().as_uuid())?;
+    args.add(message.topic())?;
+    args.add(message.key())?;
+    args.add(message.order().unwrap_or_default().code())?;
+    args.add(message.dedup().map(|hash| &hash[..]))?;
+    args.add(message.payload())?;
+    args.add(message.content_type())?;
+    args.add(message.encoded_headers())?;
+    args.add(message.correlation_id())?;
+    args.add(message.aggregate_type())?;
+    args.add(message.aggregate_id())?;
+    args.add(message.tenant_id())?;
+    args.add(message.priority())?;
+    args.add(message.occurred_at().map(micros))?;
+    let times = [(message.due() != When::Now).then(|| message.due()), message.expires()];
+    for (from_now, since_1970) in times.map(|when| when.map(time).unwrap_or_default()) {
+        args.add(from_now)?;
+        args.add(since_1970)?;
+    }
+    Ok(args)
+}
+
+fn leased_args(message: &NewMessage, worker: &str, lease: PgInterval) -> Result<PgArguments, BoxDynError> {
+    let mut args = PgArguments::default();
+    args.reserve(15, message.payload().len() + 256);
+    args.add(message.id().as_uuid())?;
+    args.add(message.topic())?;
+    args.add(message.order().unwrap_or_default().code())?;
+    args.add(message.dedup().map(|hash| &hash[..]))?;
+    args.add(message.payload())?;
+    args.add(message.content_type())?;
+    args.add(message.encoded_headers())?;
+    args.add(message.correlation_id())?;
+    args.add(message.aggregate_type())?;
+    args.add(message.aggregate_id())?;
+    args.add(message.tenant_id())?;
+    args.add(message.priority())?;
+    args.add(message.occurred_at().map(micros))?;
+    args.add(worker)?;
+    args.add(lease)?;
+    Ok(args)
+}
+
 fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments, BoxDynError> {
     /// One array per column: the binary form is written once, straight from the messages.
     fn column<'a, T>(messages: &'a [NewMessage], value: impl Fn(&'a NewMessage) -> T) -> Vec<T> {
         messages.iter().map(value).collect()
     }
-    let time = |when: When| match when {
-        When::Now => Some(0),
-        When::After(delay) => Some(span_micros(delay)),
-        When::At(time) => Some(micros(time)),
-    };
     let mut args = PgArguments::default();
     args.add(column(messages, |m| *m.id().as_uuid()))?;
     args.add(column(messages, NewMessage::topic))?;
@@ -352,10 +440,16 @@ fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments,
     args.add(column(messages, NewMessage::tenant_id))?;
     args.add(column(messages, NewMessage::priority))?;
     args.add(column(messages, |m| m.occurred_at().map(micros)))?;
-    args.add(column(messages, |m| (m.due() != When::Now).then(|| time(m.due())).flatten()))?;
-    args.add(column(messages, |m| !matches!(m.due(), When::At(_))))?;
-    args.add(column(messages, |m| m.expires().and_then(time)))?;
-    args.add(column(messages, |m| !matches!(m.expires(), Some(When::At(_)))))?;
+    let (due, due_at): (Vec<_>, Vec<_>) = messages
+        .iter()
+        .map(|m| (m.due() != When::Now).then(|| m.due()).map(time).unwrap_or_default())
+        .unzip();
+    args.add(due)?;
+    args.add(due_at)?;
+    let (expires, expires_at): (Vec<_>, Vec<_>) =
+        messages.iter().map(|m| m.expires().map(time).unwrap_or_default()).unzip();
+    args.add(expires)?;
+    args.add(expires_at)?;
     args.add(column(messages, |m| matches!(birth.for_message(m), Birth::Leased { .. })))?;
     let (worker, lease) = match birth {
         Birth::Ready => (None, None),
@@ -372,6 +466,23 @@ fn settle_args(settlements: &[&Settlement], keep_done: bool) -> Result<PgArgumen
     }
     let mut args = PgArguments::default();
     args.add(column(settlements, |s| s.lease.item.get()))?;
+    if settlements.iter().all(|s| s.outcome == Outcome::Ack && s.handled.is_none()) {
+        // Nearly all of them, and then hardly anything has to be said.
+        let first = settlements.first().map(|s| s.lease.epoch);
+        match first.filter(|first| settlements.iter().all(|s| s.lease.epoch == *first)) {
+            Some(epoch) => args.add(vec![epoch])?,
+            None => args.add(column(settlements, |s| s.lease.epoch))?,
+        }
+        args.add(None::<Vec<i16>>)?;
+        args.add(None::<Vec<i64>>)?;
+        args.add(None::<Vec<i16>>)?;
+        args.add(None::<Vec<String>>)?;
+        args.add(None::<Vec<i32>>)?;
+        args.add(keep_done)?;
+        args.add(None::<Vec<i64>>)?;
+        args.add(None::<Vec<String>>)?;
+        return Ok(args);
+    }
     args.add(column(settlements, |s| s.lease.epoch))?;
     args.add(column(settlements, |s| s.outcome.code()))?;
     args.add(column(settlements, |s| span_micros(s.outcome.delay())))?;

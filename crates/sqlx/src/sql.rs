@@ -34,6 +34,8 @@ macro_rules! statements {
         #[derive(Clone, Copy, Debug)]
         pub struct Files {
             $(pub(crate) $name: &'static str,)*
+            /// For one message, ready and born leased, where that is another statement than for a batch.
+            pub(crate) enqueue_one: Option<[&'static str; 2]>,
             /// Numbered, never edited once released.
             pub(crate) migrations: &'static [(&'static str, &'static str)],
             /// Made again whenever their text has changed.
@@ -44,11 +46,16 @@ macro_rules! statements {
         #[derive(Clone, Debug)]
         pub(crate) struct Statements {
             $(pub(crate) $name: Statement,)*
+            #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "the others repeat the row of a batch"))]
+            pub(crate) enqueue_one: Option<[Statement; 2]>,
         }
 
         impl Statements {
             pub(crate) fn new(files: &Files, naming: &Naming) -> Self {
-                Self { $($name: Statement::new(naming.render(files.$name)),)* }
+                Self {
+                    $($name: Statement::new(naming.render(files.$name)),)*
+                    enqueue_one: files.enqueue_one.map(|both| both.map(|text| Statement::new(naming.render(text)))),
+                }
             }
         }
     };
@@ -106,7 +113,10 @@ statements!(
 
 /// The files of a dialect's folder, with its migrations and routines in the order in which they are run.
 macro_rules! files {
-    ($dialect:literal, migrations: [$($migration:literal),* $(,)?], routines: [$($routine:literal),* $(,)?]) => {
+    (
+        $dialect:literal, enqueue_one: $enqueue_one:expr, migrations: [$($migration:literal),* $(,)?],
+        routines: [$($routine:literal),* $(,)?]
+    ) => {
         $crate::sql::Files {
             archive: include_str!(concat!("../sql/", $dialect, "/archive.sql")),
             attach: include_str!(concat!("../sql/", $dialect, "/attach.sql")),
@@ -155,6 +165,7 @@ macro_rules! files {
             unpark: include_str!(concat!("../sql/", $dialect, "/unpark.sql")),
             version: include_str!(concat!("../sql/", $dialect, "/version.sql")),
             wait: include_str!(concat!("../sql/", $dialect, "/wait.sql")),
+            enqueue_one: $enqueue_one,
             migrations: &[$((
                 $migration,
                 include_str!(concat!("../sql/", $dialect, "/migrations/", $migration, ".sql")),

@@ -71,7 +71,12 @@ const NOW: &str = include_str!("../sql/sqlite/clock/now.sql");
 impl Dialect for Sqlite {
     type Db = sqlx_sqlite::Sqlite;
 
-    const FILES: Files = files!("sqlite", migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease"], routines: []);
+    const FILES: Files = files!(
+        "sqlite",
+        enqueue_one: None,
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease"],
+        routines: []
+    );
     const SCHEMES: &'static [&'static str] = &["sqlite"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = None;

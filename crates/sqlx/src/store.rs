@@ -340,8 +340,11 @@ impl<D: Dialect> SqlStore<D> {
         let rows = D::settle(&mut connection, &self.0.statements, settlements, self.0.keep_done).await;
         let rows = rows.map_err(|error| self.wrap("settle", error))?;
         let (codes, joins) = row::ended_joins(&rows)?;
-        let settled =
-            codes.into_iter().map(|row| Settled::from_code(row.small(0)?)).collect::<Result<_>>()?;
+        let mut settled =
+            codes.into_iter().map(|row| Settled::from_code(row.small(0)?)).collect::<Result<Vec<_>>>()?;
+        if let [all] = settled[..] {
+            settled.resize(settlements.len(), all);
+        }
         Ok(SettledBatch { settled, joins })
     }
 

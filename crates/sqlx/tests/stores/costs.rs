@@ -287,7 +287,26 @@ struct Probe {
     idle: String,
 }
 
-fn pg_enqueue(operation: &'static str, messages: u32) -> Probe {
+/// One message has a statement of its own. Its idle run stores another one: all runs are taken back.
+fn pg_enqueue_one() -> Probe {
+    let args = || {
+        let (id, payload) = (Uuid::now_v7(), format!("decode(repeat('78', {PAYLOAD_BYTES}), 'hex')"));
+        let nulls = |count: usize| vec!["null"; count].join(", ");
+        let [texts, times] = [nulls(5), nulls(5)];
+        format!("'{id}', 't', null, 0, null, {payload}, 'application/octet-stream', {texts}, 0, {times}")
+    };
+    Probe {
+        operation: "enqueue of 1",
+        messages: 1,
+        types: "uuid, text, text, smallint, bytea, bytea, text, text, text, text, text, text, smallint, bigint, bigint, \
+                bigint, bigint, bigint",
+        file: include_str!("../../sql/postgres/one/ready.sql"),
+        args: args(),
+        idle: args(),
+    }
+}
+
+fn pg_enqueue() -> Probe {
     let args = |count: u32| {
         let ids: Vec<String> = (0..count).map(|_| Uuid::now_v7().to_string()).collect();
         let fill = |value: &str| format!("array_fill({value}, array[{count}])");
@@ -303,18 +322,19 @@ fn pg_enqueue(operation: &'static str, messages: u32) -> Probe {
         ];
         args.extend(values.map(fill));
         args.extend(["null::text"; 5].map(fill));
-        let times = ["0::smallint", "null::bigint", "null::bigint", "true", "null::bigint", "true", "false"];
-        args.extend(times.map(fill));
+        args.push(fill("0::smallint"));
+        args.extend(["null::bigint"; 5].map(fill));
+        args.push(fill("false"));
         args.extend(["null", "null"].map(str::to_owned));
         args.join(", ")
     };
     Probe {
-        operation,
-        messages,
+        operation: "enqueue of 1,000",
+        messages: BATCH,
         types: "uuid[], text[], text[], smallint[], bytea[], bytea[], text[], text[], text[], text[], text[], text[], \
-                smallint[], bigint[], bigint[], boolean[], bigint[], boolean[], boolean[], text, interval",
+                smallint[], bigint[], bigint[], bigint[], bigint[], bigint[], boolean[], text, interval",
         file: include_str!("../../sql/postgres/enqueue.sql"),
-        args: args(messages),
+        args: args(BATCH),
         idle: args(0),
     }
 }
@@ -341,22 +361,21 @@ fn pg_leases(leases: &[Lease]) -> [String; 2] {
 
 const PG_NOBODY: [&str; 2] = ["'{-1}'", "'{1}'"];
 
+/// Acks alone, of one epoch.
 fn pg_settle(operation: &'static str, leases: &[Lease], keep_done: bool) -> Probe {
-    let args = |[seqs, epochs]: [&str; 2], count: usize| {
-        let fill = |value: &str| format!("array_fill({value}, array[{count}])");
-        let [zero, delay, class, text] =
-            ["0::smallint", "0::bigint", "null::smallint", "null::text"].map(fill);
-        let (attempts, age) = (fill("10"), fill("null::bigint"));
-        format!("{seqs}, {epochs}, {zero}, {delay}, {class}, {text}, {attempts}, {keep_done}, {age}, {text}")
+    assert!(leases.iter().all(|lease| lease.epoch == leases[0].epoch));
+    let args = |[seqs, epochs]: [&str; 2]| {
+        format!("{seqs}, {epochs}, null, null, null, null, null, {keep_done}, null, null")
     };
-    let [seqs, epochs] = pg_leases(leases);
+    let [seqs, _] = pg_leases(leases);
+    let [_, epoch] = pg_leases(&leases[..1]);
     Probe {
         operation,
         messages: BATCH,
         types: "bigint[], integer[], smallint[], bigint[], smallint[], text[], integer[], boolean, bigint[], text[]",
         file: include_str!("../../sql/postgres/settle.sql"),
-        args: args([&seqs, &epochs], leases.len()),
-        idle: args(PG_NOBODY, 1),
+        args: args([&seqs, &epoch]),
+        idle: args(PG_NOBODY),
     }
 }
 
@@ -450,8 +469,7 @@ async fn postgres() -> Section {
     let pool = fixture.store.pool();
     let mut session = pool.acquire().await.unwrap();
     let mut figures = Vec::new();
-    let (one, all) = (pg_enqueue("enqueue of 1", 1), pg_enqueue("enqueue of 1,000", BATCH));
-    for probe in [one, all] {
+    for probe in [pg_enqueue_one(), pg_enqueue()] {
         figures.extend(pg_cost(&mut session, &probe).await);
     }
     fixture.store.enqueue(&messages(BATCH)).await.unwrap();

@@ -103,7 +103,9 @@ async fn postgres_settles_the_joinless_at_no_cost() {
     let asked: i64 = scans.iter().map(|(_, scans)| scans).sum();
     // In this run, and in the one before it on the same connection.
     assert!(asked <= 2, "only whether there is a join: {scans:?}");
-    assert!(without <= alone + alone / 100 + 5, "{alone} buffers before there were joins, {without} now");
+    // What runs that were rolled back left in the indexes is part of it, if others keep vacuum from removing it; the tables of
+    // joins are not asked, as shown above.
+    assert!(without <= alone + alone / 20, "{alone} buffers before there were joins, {without} now");
 
     fixture
         .run(

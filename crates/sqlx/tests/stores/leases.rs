@@ -83,7 +83,8 @@ async fn once_committed<T: Send + 'static>(tx: Tx, task: impl Future<Output = T>
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !holds().await {
-        assert!(begun.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        // Long, because transactions of other tests in the same database keep vacuum from its work, too.
+        assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -133,6 +134,37 @@ fn an_expiry_waits_for_a_claim() {
         let store = fixture.store.clone();
         let expired = once_committed(tx, async move { store.expire(10).await.unwrap() }).await;
         assert_eq!(expired.messages, 0);
+    });
+}
+
+/// Acks of neighbours, and of others, let go of exactly what was acked, whatever lies between.
+#[test]
+fn what_lies_between_stays_leased() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = fixture.store.keep_done(false);
+        enqueue(&store, 9).await;
+        let all = claim(&store, 9).await;
+        let leased = async || fixture.texts("select items::text from outbox_lease").await;
+        let first = all[0].item.get();
+        let range = |from: i64, to: i64| format!("[{},{})", first + from, first + to);
+        ack_all(&store, &[all[0].clone(), all[1].clone()]).await;
+        assert_eq!(leased().await, [format!("{{{}}}", range(2, 9))], "neighbours");
+        ack_all(&store, &[all[3].clone(), all[5].clone()]).await;
+        let rest = [range(2, 3), range(4, 5), range(6, 9)].join(",");
+        assert_eq!(leased().await, [format!("{{{rest}}}")], "others");
+        assert!(claim(&store, 9).await.is_empty(), "nobody else gets them");
+        // One of them is asked for twice, and another is gone: what is acked is what is let go.
+        let sql = format!(
+            "select settled::text from settle('{{{0},{0},{1}}}', '{{1,1,1}}', '{{0,0,0}}', '{{0,0,0}}', '{{null,null,null}}', \
+             '{{null,null,null}}', '{{9,9,9}}', false)",
+            first + 6,
+            first + 5
+        );
+        assert_eq!(fixture.texts(&sql).await.last().unwrap(), "2", "it was gone");
+        let rest = [range(2, 3), range(4, 5), range(7, 9)].join(",");
+        assert_eq!(leased().await, [format!("{{{rest}}}")], "one of three");
+        ack_all(&store, &[all[2].clone(), all[4].clone(), all[7].clone(), all[8].clone()]).await;
+        assert!(leased().await.is_empty());
     });
 }
 
@@ -379,8 +411,20 @@ async fn an_old_transaction(fixture: &PgFixture) -> Tx {
     tx
 }
 
+/// Entries in the index of what is no longer there: so many that walking over them takes far longer than what a mark is made
+/// for, on any machine.
+async fn traces(fixture: &PgFixture) {
+    let fill = "insert into outbox (message_id, created_at, due_at, epoch, attempts, lease_losses, state, priority, \
+                order_policy, topic, payload, content_type) \
+                select gen_random_uuid(), now(), now() - interval '1 hour', 0, 0, 0, 0, 0, 0, 't', 'x', 'text/plain' \
+                from generate_series(1, 200000)";
+    fixture.run(fill.to_owned()).await;
+    fixture.run("delete from outbox where topic = 't'".to_owned()).await;
+}
+
 /// Enqueues and delivers, as a relay would; done messages are deleted.
 async fn deliver_many(fixture: &PgFixture) {
+    traces(fixture).await;
     let store = fixture.store.keep_done(false);
     for _ in 0..MANY / 1_000 {
         enqueue(&store, 1_000).await;
@@ -443,7 +487,7 @@ fn slow_marks_bound_the_cost_of_a_claim() {
 fn slow_marks_of_what_is_empty() {
     run(async |fixture: &Arc<PgFixture>| {
         let old = an_old_transaction(fixture).await;
-        deliver_many(fixture).await;
+        traces(fixture).await;
         for worse in [0, 100] {
             let later = || NewMessage::bytes("topic", "x").priority(5).build().unwrap();
             let messages: Vec<NewMessage> = (0..worse).map(|_| later()).collect();
@@ -455,7 +499,7 @@ fn slow_marks_of_what_is_empty() {
                 without = without.min(claim_cost(fixture, "delete from outbox_mark").await);
             }
             eprintln!("claim of 50, {worse} of a worse priority: {with} buffers, without marks {without}");
-            assert!(with < 500 && with * 2 < without, "{worse}: {with} buffers, without marks {without}");
+            assert!(with * 2 < without, "{worse}: {with} buffers, without marks {without}");
         }
         old.rollback().await.unwrap();
     });

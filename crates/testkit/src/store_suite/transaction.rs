@@ -83,6 +83,10 @@ pub async fn duplicates_do_not_doom_a_transaction<F: Fixture>(fixture: &Arc<F>) 
     insert(&**fixture, &mut tx, std::slice::from_ref(&a)).await;
     let by_dedup = insert(&**fixture, &mut tx, &[with_dedup(), b.clone()]).await;
     let by_id = insert(&**fixture, &mut tx, &[stored.clone(), c.clone(), a.clone()]).await;
+    for alone in [with_dedup(), stored.clone()] {
+        let answer = insert(&**fixture, &mut tx, &[alone]).await;
+        assert_eq!(answer, [Enqueued::Duplicate { id: stored.id() }], "by itself");
+    }
     fixture.commit(tx).await;
     assert_eq!(by_dedup[0], Enqueued::Duplicate { id: stored.id() });
     assert_eq!(by_dedup[1], Enqueued::New { id: b.id(), lease: None });

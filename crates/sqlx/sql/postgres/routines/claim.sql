@@ -135,7 +135,12 @@ begin
         ),
         taken as (
             insert into /*:*/outbox_lease (leased_until, worker, items)
-            select statement_timestamp() + $3, $1, range_agg(int8range(p.seq, p.seq, '[]')) from picked p having count(*) > 0
+            -- Neighbours, as a backlog has them, need not be put together one by one.
+            select statement_timestamp() + $3, $1,
+                   case when a.last - a.first + 1 = a.taken then int8multirange(int8range(a.first, a.last, '[]'))
+                        else (select range_agg(int8range(p.seq, p.seq, '[]')) from picked p) end
+            from (select count(*) as taken, min(p.seq) as first, max(p.seq) as last from picked p) a
+            where a.taken > 0
         )
         select p.seq, p.epoch + 1, p.message_id, p.topic, p.key, p.order_policy, p.payload, p.content_type, p.headers,
                p.correlation_id, p.aggregate_type, p.aggregate_id, p.tenant_id, p.priority, p.attempts, p.lease_losses,

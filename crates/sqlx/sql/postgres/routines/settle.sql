@@ -1,6 +1,7 @@
 -- Settling: one function for a batch of any outcomes, and one per verb. Each answers 0 applied, 1 lost, 2 gone.
 -- A max age is for how long a message may fail without a break for reasons that cost no attempt; null: for ever.
 -- handled are the names of the handlers that are done with a message, one a line; null leaves them as they are.
+-- Without outcomes all are acks; one epoch is then the epoch of all. If all were applied, that is answered once for all.
 -- Leases are locked before messages, in the order of their ids, and messages in the order of seq, so that two settlements of
 -- the same rows cannot deadlock. What is acked at one epoch, as nearly all is, is changed at once; the rest is judged one by
 -- one.
@@ -24,6 +25,9 @@ set plan_cache_mode = force_generic_plan
 as $body$
 #variable_conflict use_column
 declare
+    v_count integer := cardinality($1);
+    v_first bigint;
+    v_last bigint;
     v_asked int8multirange;
     v_leases bigint[];
     v_before bigint[];
@@ -40,7 +44,14 @@ declare
     v_rest_messages uuid[];
     v_rest_ends smallint[];
 begin
-    v_asked := (select coalesce(range_agg(int8range(a, a, '[]')), '{}') from unnest($1) a where a < 9223372036854775807);
+    -- Neighbours need not be put together one by one; what is between them and was not asked for does no harm here.
+    select min(a), max(a) into v_first, v_last from unnest($1) a where a > 0 and a < 9223372036854775807;
+    if v_last - v_first < v_count then
+        v_asked := int8multirange(int8range(v_first, v_last, '[]'));
+    else
+        v_asked := (select coalesce(range_agg(int8range(a, a, '[]')), '{}')
+                    from unnest($1) a where a > 0 and a < 9223372036854775807);
+    end if;
     for v_look in 1..10 loop
         select array_agg(distinct l.id), array_agg(distinct l.worker), coalesce(range_agg(i), '{}')
         into v_leases, v_workers, v_leased
@@ -55,11 +66,17 @@ begin
     end loop;
 
     -- Of several workers' messages only the lease tells whose each is.
-    if not $8 or coalesce(cardinality(v_workers), 0) <= 1 then
-        select min(a.epoch) into v_epoch from unnest($2, $3) as a (epoch, outcome) where a.outcome = 0;
+    if $8 and cardinality(v_workers) > 1 then
+        v_acks := null;
+    elsif outcomes is null and cardinality(epochs) = 1 then
+        v_epoch := epochs[1];
+        v_acks := items;
+    else
+        select min(a.epoch) into v_epoch from unnest($2, $3) as a (epoch, outcome)
+        where a.outcome = 0 or $3 is null;
         select array_agg(a.seq) into v_acks
         from unnest($1, $2, $3, $10) as a (seq, epoch, outcome, handled)
-        where a.outcome = 0 and a.epoch = v_epoch and (not $8 or a.handled is null);
+        where (a.outcome = 0 or $3 is null) and a.epoch = v_epoch and (not $8 or a.handled is null);
     end if;
     if v_acks is not null and not $8 then
         with acked as (
@@ -83,9 +100,13 @@ begin
     v_over := v_acked;
     v_ends := array_fill(1::smallint, array[coalesce(cardinality(v_acked), 0)]);
 
-    if cardinality(v_acked) = cardinality($1) then
-        v_settled := array_fill(0::smallint, array[cardinality($1)]);
+    if cardinality(v_acked) = v_count then
+        v_settled := '{0}';
     else
+        if outcomes is null then
+            outcomes := array_fill(0::smallint, array[v_count]);
+            epochs := case when cardinality(epochs) = 1 then array_fill(epochs[1], array[v_count]) else epochs end;
+        end if;
         with asked as materialized (
             select * from unnest($1, $2, $3, $4, $5, $6, $7, $9, $10)
                 with ordinality as a (seq, epoch, outcome, delay, class, error, max_attempts, max_age, handled, n)
@@ -161,7 +182,12 @@ begin
     end if;
 
     if v_leases is not null then
-        perform /*:*/let_go(v_leases, (select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(v_over) s));
+        -- All of them, and so exactly these.
+        if cardinality(v_acked) = v_count then
+            perform /*:*/let_go(v_leases, v_asked);
+        else
+            perform /*:*/let_go(v_leases, (select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(v_over) s));
+        end if;
     end if;
     return query select s, null::uuid, null::smallint, null::integer, null::integer, null::integer
                  from unnest(v_settled) with ordinality as a (s, n) order by n;
@@ -179,7 +205,9 @@ create or replace function /*:*/settle(
 returns table (settled smallint)
 language sql volatile
 as $body$
-select s.settled from /*:*/settle_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) s where s.settled is not null
+select unnest(case when cardinality(a.settled) = 1 then array_fill(a.settled[1], array[cardinality($1)]) else a.settled end)
+from (select array_agg(s.settled) filter (where s.settled is not null) as settled
+      from /*:*/settle_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) s) a
 $body$;
 
 create or replace function /*:*/ack(item bigint, epoch integer, keep_done boolean default true)
