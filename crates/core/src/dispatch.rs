@@ -16,7 +16,7 @@ mod renew;
 mod settle;
 pub(crate) mod verdict;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,6 +49,8 @@ use crate::topic::Topics;
 /// How long a handler that was dropped may take to be gone before its thread is taken for blocked, and how long the last
 /// settlements of a shutdown may take.
 const LAST_GRACE: Duration = Duration::from_secs(1);
+/// How many turns in a row may be about handlers that have ended already, before everything else is looked at again.
+const QUICK_TURNS: u32 = 32;
 /// How often queues are measured and leases looked at.
 const LOOK_ROUND: Duration = Duration::from_secs(1);
 /// What a run has done.
@@ -100,8 +102,9 @@ pub(crate) struct Dispatcher<S> {
     is_in_line: bool,
     /// What it has told the others that it holds.
     told_held: (bool, Load),
-    /// Whether something became claimable that the claim under way may have missed.
+    /// Whether something became claimable that the claim under way may have missed: certainly, or perhaps.
     look_again: bool,
+    look_soon: bool,
     average_bytes: f64,
 
     queue: Queue,
@@ -110,8 +113,7 @@ pub(crate) struct Dispatcher<S> {
     held: BTreeMap<Lease, Held>,
     pauses: Pauses,
 
-    deliveries: JoinSet<HandlerResult>,
-    leases: HashMap<Id, Lease>,
+    deliveries: JoinSet<(Lease, HandlerResult)>,
     running: BTreeMap<Lease, Running>,
     /// Handlers that cannot be dropped because they block their thread.
     stuck: HashSet<Id>,
@@ -170,13 +172,13 @@ impl<S: Store> Dispatcher<S> {
             is_in_line: false,
             told_held: (false, Load::default()),
             look_again: false,
+            look_soon: false,
             average_bytes: 1024.0,
             queue: Queue::default(),
             stale: Vec::new(),
             held: BTreeMap::new(),
             pauses: Pauses::default(),
             deliveries: JoinSet::new(),
-            leases: HashMap::new(),
             running: BTreeMap::new(),
             stuck: HashSet::new(),
             next_deadline: None,
@@ -211,6 +213,7 @@ impl<S: Store> Dispatcher<S> {
         };
         let mut woken = wakeup();
         let mut hot_open = true;
+        let mut quick_turns = 0;
         loop {
             // What a handler published before it ended is here by now: without it, nothing may seem to be left.
             while let Ok(fresh) = hot.try_recv() {
@@ -235,6 +238,15 @@ impl<S: Store> Dispatcher<S> {
                 self.stop(now);
                 continue;
             }
+            // Whoever waits for one thing of many pays for all of them: not while handlers end faster than that.
+            if quick_turns < QUICK_TURNS
+                && let Some(ended) = self.deliveries.try_join_next_with_id()
+            {
+                quick_turns += 1;
+                self.some_ended(ended);
+                continue;
+            }
+            quick_turns = 0;
             self.tell_held();
             let timer = self.next_timer(now);
             tokio::select! {
@@ -247,12 +259,7 @@ impl<S: Store> Dispatcher<S> {
                     inner.door.close();
                     self.stop(Instant::now());
                 }
-                Some(ended) = self.deliveries.join_next_with_id() => {
-                    self.ended(ended);
-                    while let Some(ended) = self.deliveries.try_join_next_with_id() {
-                        self.ended(ended);
-                    }
-                }
+                Some(ended) = self.deliveries.join_next_with_id() => self.some_ended(ended),
                 Some(reply) = self.calls.join_next() => self.replied(reply),
                 fresh = hot.recv(), if hot_open => match fresh {
                     None => hot_open = false,
@@ -309,6 +316,7 @@ impl<S: Store> Dispatcher<S> {
             self.look_at_once(now);
         } else {
             self.poll.woken(now);
+            self.look_soon = self.claiming;
         }
         self.activity += 1;
     }

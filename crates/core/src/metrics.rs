@@ -116,8 +116,31 @@ pub(crate) fn count_failure(
     metrics::counter!(name, "store" => of(store), "topic" => topic, "class" => class).increment(1);
 }
 
-pub(crate) fn time(name: &'static str, store: &Arc<str>, label: &'static str, value: &str, took: Duration) {
-    metrics::histogram!(name, "store" => of(store), label => value.to_owned()).record(took.as_secs_f64());
+/// Times of many messages, one after the other: what a histogram is called is looked up once for all that share it. For as long as
+/// one turn of a loop, because whoever records may change.
+pub(crate) struct Times {
+    name: &'static str,
+    store: Arc<str>,
+    label: &'static str,
+    last: Option<(String, metrics::Histogram)>,
+}
+
+impl Times {
+    pub(crate) fn new(name: &'static str, store: &Arc<str>, label: &'static str) -> Self {
+        Self { name, store: Arc::clone(store), label, last: None }
+    }
+
+    pub(crate) fn add(&mut self, value: &str, took: Duration) {
+        let Self { name, store, label, last } = self;
+        let last = match last {
+            Some(last) if last.0 == value => last,
+            _ => {
+                let histogram = metrics::histogram!(*name, "store" => of(store), *label => value.to_owned());
+                last.insert((value.to_owned(), histogram))
+            }
+        };
+        last.1.record(took.as_secs_f64());
+    }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a gauge is a float")]

@@ -6,6 +6,7 @@
 mod builder;
 mod health;
 mod joins;
+mod nudge;
 mod pulse;
 mod transaction;
 
@@ -21,6 +22,7 @@ use tracing::{Instrument as _, debug, error, info};
 pub(crate) use self::builder::Finished;
 pub use self::builder::{OutboxBuilder, Policy};
 pub(crate) use self::health::{Health, Trouble};
+use self::nudge::Nudges;
 pub(crate) use self::pulse::Pulse;
 pub use self::transaction::OutboxTransaction;
 use crate::alert::Latency;
@@ -49,10 +51,6 @@ use crate::store::{
 };
 use crate::topic::Topics;
 use crate::trace::TraceContext;
-
-/// How long after a message was published other processes are told: long enough for a transaction to commit, and for many
-/// messages to share one word.
-const NUDGE_AFTER: Duration = Duration::from_millis(20);
 
 /// An outbox over a store. Cloning it is cheap, and all clones are the same outbox.
 ///
@@ -117,7 +115,7 @@ pub(crate) struct Inner<S> {
     pub(crate) draining: AtomicBool,
     pub(crate) latency: Latency,
     pub(crate) health: Health,
-    nudging: AtomicBool,
+    nudges: Nudges,
 }
 
 /// What an outbox was configured to do; the same for all tenants.
@@ -194,7 +192,7 @@ impl<S> Inner<S> {
             at_once: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             latency: Latency::default(),
-            nudging: AtomicBool::new(false),
+            nudges: Nudges::default(),
         }
     }
 
@@ -315,16 +313,17 @@ impl<S: Store> Inner<S> {
         if here {
             self.wake.notify_one();
         }
-        if !elsewhere || !self.plan.settings.notify || self.nudging.swap(true, Ordering::AcqRel) {
+        if !elsewhere || !self.plan.settings.notify || !self.nudges.gather() {
             return;
         }
         let inner = Arc::clone(self);
         tokio::spawn(async move {
-            tokio::time::sleep(NUDGE_AFTER).await;
-            inner.nudging.store(false, Ordering::Release);
-            // A hint that is lost costs time, not messages: others poll.
-            if let Err(error) = inner.call(inner.store.nudge()).await {
-                tracing::debug!(store = %inner.name, error = ?error, "other processes could not be told");
+            while let Some(pause) = inner.nudges.next() {
+                // A hint that is lost costs time, not messages: others poll.
+                if let Err(error) = inner.call(inner.store.nudge()).await {
+                    tracing::debug!(store = %inner.name, error = ?error, "other processes could not be told");
+                }
+                tokio::time::sleep(pause).await;
             }
         });
     }

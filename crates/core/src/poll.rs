@@ -1,8 +1,9 @@
 //! When the cold path looks for work: often while there is some, seldom while there is none. Pure: the time is passed in.
 //!
-//! Polling is the guarantee; wake-ups and known due times only bring a look forward. A wake-up may come a little before the
-//! commit that it is about, so looks that find nothing after one are repeated quickly at first; looks that find something
-//! are the floor apart, so that they find more.
+//! Polling is the guarantee; wake-ups and known due times only bring a look forward. A wake-up may come before the commit that it
+//! is about, so looks that find nothing after one are repeated quickly at first, and then ever later: what is committed some
+//! time after its wake-up is found within about as much time again. Looks that find many are the floor apart, so that they find
+//! more; those that find few may follow each other sooner.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,6 +12,10 @@ use tokio::time::Instant;
 
 use crate::settings::Settings;
 
+/// The longest floor of those who want to be quick.
+const BRISK: Duration = Duration::from_millis(100);
+/// How many a look has to find for the next one to keep its distance.
+const MANY: u32 = 8;
 /// How many known due times are remembered; the others are found by polling.
 const MOST_HINTS: usize = 1_000;
 
@@ -77,7 +82,12 @@ impl Poll {
 
     /// The first pause after a wake-up that came too early.
     fn quick(&self) -> Duration {
-        self.floor / 8
+        if self.is_brisk() { self.floor / 32 } else { self.floor / 8 }
+    }
+
+    /// Whether looks may follow each other closely for once: whoever chose a long floor wants few of them.
+    fn is_brisk(&self) -> bool {
+        self.floor <= BRISK
     }
 
     /// Something will be due then.
@@ -97,11 +107,11 @@ impl Poll {
         self.next = now;
     }
 
-    /// It found less than it asked for.
-    pub(crate) fn found_some(&mut self, now: Instant) {
+    /// It found so many, less than it asked for.
+    pub(crate) fn found_some(&mut self, now: Instant, found: u32) {
         self.found = now;
         self.interval = self.floor;
-        self.spacing = self.floor;
+        self.spacing = if self.is_brisk() { self.floor * found.min(MANY) / MANY } else { self.floor };
         self.next = now + self.floor;
     }
 
@@ -151,18 +161,32 @@ mod tests {
         }
         assert_eq!(pauses, [10, 20, 40, 80, 100, 100]);
         poll.woken(now);
-        assert_eq!(poll.next(), now + ms(80) / 64, "not at once after the last look");
+        assert_eq!(poll.next(), now + ms(10) / 32, "not at once after the last look");
         poll.woken(now + ms(40));
-        assert_eq!(poll.next(), now + ms(80) / 64, "a later wake-up does not put it off");
+        assert_eq!(poll.next(), now + ms(10) / 32, "a later wake-up does not put it off");
         poll.looked(now + ms(50));
         poll.found_none(now + ms(50), 0.5);
-        assert_eq!(poll.next(), now + ms(50) + ms(10) / 8, "soon again: the commit may be about to come");
+        assert_eq!(poll.next(), now + ms(50) + ms(10) / 32, "soon again: the commit may be about to come");
         poll.looked(now + ms(50));
-        poll.found_some(now + ms(50));
+        poll.found_some(now + ms(50), 1);
+        poll.woken(now + ms(51));
+        assert_eq!(poll.next(), now + ms(50) + ms(10) / 8, "few come: soon");
+        poll.looked(now + ms(50));
+        poll.found_some(now + ms(50), 100);
         poll.woken(now + ms(51));
         assert_eq!(poll.next(), now + ms(60), "not before more can have come");
         poll.found_all(now + ms(60));
         assert_eq!(poll.next(), now + ms(60));
+
+        let mut slow = Poll::new(ms(8_000), ms(60_000), now);
+        slow.looked(now);
+        slow.found_some(now, 1);
+        slow.woken(now);
+        assert_eq!(slow.next(), now + ms(8_000), "a long floor holds for few as for many");
+        slow.looked(now);
+        slow.found_none(now, 0.5);
+        slow.woken(now);
+        assert_eq!(slow.next(), now + ms(1_000));
     }
 
     /// One of many stores is looked at as often as any, until it has had nothing for a while, or fails.
@@ -195,7 +219,7 @@ mod tests {
             after(&mut poll, &mut now, ms(9_000), &none);
             after(&mut poll, &mut now, ms(30_000), &none);
             after(&mut poll, &mut now, ms(60_000), &|poll, now| poll.failed(now, 0.5));
-            poll.found_some(now);
+            poll.found_some(now, 100);
             after(&mut poll, &mut now, ms(9_000), &none);
             assert_eq!(pauses, ceilings);
         }

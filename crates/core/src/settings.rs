@@ -231,13 +231,13 @@ settings! {
     /// How many bytes of payload they may have together.
     hot_bytes: u32 = 64 << 20, 0, 1 << 31;
     /// How many claimed messages may wait in memory for a handler.
-    cold_capacity: u32 = 1_000, 1, 1_000_000;
+    cold_capacity: u32 = 2_000, 1, 1_000_000;
     /// How many bytes of payload they may have together, about: a claim is sized by the messages before it.
     cold_bytes: u32 = 64 << 20, 1, 1 << 31;
     /// The most messages of one claim.
-    batch: u32 = 200, 1, 10_000;
+    batch: u32 = 1_000, 1, 10_000;
     /// The most outcomes of one settlement.
-    settle_batch: u32 = 500, 1, 10_000;
+    settle_batch: u32 = 1_000, 1, 10_000;
     /// Settlements that nobody waits for, and that are not full, follow each other no more closely than this; what was
     /// delivered since the last one comes again after a crash. 0 settles at once.
     settle_interval: Duration = ms(50), ms(0), secs(10);

@@ -94,7 +94,7 @@ impl<S: Store> Dispatcher<S> {
             return;
         }
         self.poll.looked(now);
-        (self.claiming, self.look_again) = (true, false);
+        (self.claiming, self.look_again, self.look_soon) = (true, false, false);
         let (inner, activity) = (Arc::clone(&self.inner), self.activity);
         self.calls.spawn(async move {
             let request = ClaimRequest::new(inner.worker.clone())
@@ -110,7 +110,8 @@ impl<S: Store> Dispatcher<S> {
     pub(super) fn claimed(&mut self, limit: u32, asked: Instant, activity: u64, messages: Vec<Message>) {
         let now = Instant::now();
         let found = messages.len();
-        self.inner.share.looked(Some((u32::try_from(found).unwrap_or(limit), limit)));
+        let found_count = u32::try_from(found).unwrap_or(limit);
+        self.inner.share.looked(Some((found_count, limit)));
         if found > 0 {
             debug!(store = %self.inner.name, claimed = found, "claimed");
             count(metrics::CLAIMED, &self.inner.name, found as u64);
@@ -126,13 +127,15 @@ impl<S: Store> Dispatcher<S> {
                 self.prefetch.full(free && self.queue.is_empty(), since_last);
             }
         } else if found > 0 {
-            self.poll.found_some(now);
+            self.poll.found_some(now, found_count);
         } else {
             self.poll.found_none(now, fastrand::f64());
             self.nothing_since = Some(activity);
         }
         if std::mem::take(&mut self.look_again) {
             self.poll.found_all(now);
+        } else if std::mem::take(&mut self.look_soon) {
+            self.poll.woken(now);
         }
         for message in messages {
             #[allow(clippy::cast_precision_loss, reason = "an estimate")]

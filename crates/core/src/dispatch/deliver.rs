@@ -9,6 +9,7 @@ use tracing::{Instrument as _, info, info_span};
 
 use super::call::caught;
 use crate::handler::{Arrival, HandlerError, HandlerResult};
+use crate::id::Lease;
 use crate::registry::Registered;
 use crate::trace::TraceContext;
 
@@ -43,13 +44,13 @@ impl Progress {
     }
 }
 
-/// Calls the handlers, one after the other, until one is not done.
+/// Calls the handlers, one after the other, until one is not done. Says which lease this was about, too.
 pub(crate) async fn deliver(
     handlers: Vec<Arc<Registered>>,
     arrival: Arrival,
     progress: Progress,
     store: Arc<str>,
-) -> HandlerResult {
+) -> (Lease, HandlerResult) {
     let message = Arc::clone(&arrival.message);
     let context = TraceContext::of(&message).child();
     let span = info_span!(
@@ -57,8 +58,8 @@ pub(crate) async fn deliver(
         message_id = %message.id,
         topic = %message.topic,
         attempt = message.attempts.saturating_add(1),
-        trace_id = %context.trace_id(),
-        span_id = %context.span_id(),
+        trace_id = %context.trace_hex(),
+        span_id = %context.span_hex(),
         store = %store,
     );
     let many = handlers.len() > 1;
@@ -85,5 +86,5 @@ pub(crate) async fn deliver(
         }
         Ok(())
     };
-    context.scope(calls.instrument(span)).await
+    (message.lease(), context.scope(calls.instrument(span)).await)
 }

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::handler::{Arrival, HandlerError, HandlerResult};
 use crate::id::Lease;
 use crate::message::Message;
-use crate::metrics::{self, count_failure};
+use crate::metrics::{self, Times, count_failure};
 use crate::outbox::Home;
 use crate::store::Store;
 
@@ -56,6 +56,9 @@ pub(super) struct Running {
     pub(super) started: Instant,
 }
 
+/// What a task of a delivery came to.
+type Delivered = Result<(Id, (Lease, HandlerResult)), JoinError>;
+
 impl<S: Store> Dispatcher<S> {
     pub(super) fn start(&mut self, now: Instant) {
         let settings = &self.inner.plan.settings;
@@ -73,6 +76,7 @@ impl<S: Store> Dispatcher<S> {
     }
 
     fn start_all(&mut self, now: Instant, workers: usize, lease: Duration, most_gathered: usize) {
+        let mut times = Times::new(metrics::WAIT_SECONDS, &self.inner.name, "path");
         while let Some(next) = self.queue.peek() {
             let busy = self.running.len() + self.stuck.len() >= workers;
             // What has been delivered and is not settled would be delivered again after a crash: there is a limit to it.
@@ -111,13 +115,13 @@ impl<S: Store> Dispatcher<S> {
                 info!(message_id = %id, %topic, lease_losses, store = %self.inner.name, "a suspect runs alone");
                 self.alone_until = Some(now + lease);
             }
-            self.launch(waiting, now);
+            self.launch(waiting, now, &mut times);
         }
     }
 
-    pub(super) fn launch(&mut self, waiting: Waiting, now: Instant) {
+    pub(super) fn launch(&mut self, waiting: Waiting, now: Instant, times: &mut Times) {
         let waited = now.duration_since(waiting.since);
-        metrics::time(metrics::WAIT_SECONDS, &self.inner.name, "path", waiting.path(), waited);
+        times.add(waiting.path(), waited);
         if waiting.slot.is_none() {
             self.prefetch.waited(waited);
         }
@@ -147,7 +151,6 @@ impl<S: Store> Dispatcher<S> {
         let timeout = self.inner.rules_of(message.topic.as_str()).timeout;
         let deadline = now + timeout;
         self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
-        self.leases.insert(task, lease);
         if let Some(held) = self.held.get_mut(&lease) {
             held.stage = Stage::Running;
         }
@@ -157,27 +160,34 @@ impl<S: Store> Dispatcher<S> {
         self.running.insert(lease, running);
     }
 
-    pub(super) fn ended(&mut self, ended: Result<(Id, HandlerResult), JoinError>) {
-        let (task, answer) = match ended {
-            Ok((task, answer)) => (task, Ok(answer)),
-            Err(error) => (error.id(), Err(error)),
+    /// A handler has ended, and with it perhaps others.
+    pub(super) fn some_ended(&mut self, first: Delivered) {
+        let mut times = Times::new(metrics::HANDLER_SECONDS, &self.inner.name, "topic");
+        let mut next = Some(first);
+        while let Some(ended) = next {
+            self.ended(ended, &mut times);
+            next = self.deliveries.try_join_next_with_id();
+        }
+    }
+
+    fn ended(&mut self, ended: Delivered, times: &mut Times) {
+        let (task, lease, answer) = match ended {
+            Ok((task, (lease, answer))) => (task, Some(lease), Ok(answer)),
+            Err(error) => {
+                let dropped = self.running.iter().find(|(_, running)| running.task == error.id());
+                (error.id(), dropped.map(|(lease, _)| *lease), Err(error))
+            }
         };
         if self.stuck.remove(&task) {
             self.inner.share.ended();
             return;
         }
-        let Some(lease) = self.leases.remove(&task) else { return };
+        let Some(lease) = lease else { return };
         self.inner.share.ended();
         let Some(running) = self.running.remove(&lease) else { return };
         self.prefetch.ended();
         let took = running.started.elapsed();
-        metrics::time(
-            metrics::HANDLER_SECONDS,
-            &self.inner.name,
-            "topic",
-            running.message.topic.as_str(),
-            took,
-        );
+        times.add(running.message.topic.as_str(), took);
         let ended = match (answer, running.phase) {
             // Done is done, however late: the store knows whether the lease still holds.
             (Ok(Ok(())), _) => Ended::Answered(Ok(())),
@@ -272,7 +282,6 @@ impl<S: Store> Dispatcher<S> {
             message_id = %running.message.id, topic = %running.message.topic, store = %self.inner.name,
             "a handler blocks its thread and cannot be stopped"
         );
-        self.leases.remove(&running.task);
         self.stuck.insert(running.task);
         match why {
             Why::Lost => drop(self.held.remove(&lease)),

@@ -15,7 +15,7 @@ use super::{Dispatcher, Reply, Until};
 use crate::clock::{Clock as _, SystemClock};
 use crate::error::Error;
 use crate::message::Message;
-use crate::metrics::{self, count, count_failure, count_with};
+use crate::metrics::{self, Times, count, count_failure, count_with};
 use crate::outcome::{Outcome, Settled, Settlement};
 use crate::store::Store;
 
@@ -89,6 +89,7 @@ impl<S: Store> Dispatcher<S> {
         self.settle_batch = (self.settle_batch * 2).min(self.inner.plan.settings.settle_batch as usize);
         self.activity += 1;
         let mut delivered: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut times = Times::new(metrics::LATENCY_SECONDS, &self.inner.name, "topic");
         for (gathered, answer) in batch.iter().zip(answers) {
             let Gathered { settlement, message } = gathered;
             self.held.remove(&settlement.lease);
@@ -107,7 +108,7 @@ impl<S: Store> Dispatcher<S> {
                 Outcome::Ack => {
                     self.tally.delivered += 1;
                     let took = latency(message, wall);
-                    metrics::time(metrics::LATENCY_SECONDS, &self.inner.name, "topic", topic, took);
+                    times.add(topic, took);
                     self.inner.latency.add(took);
                     *delivered.entry(topic).or_default() += 1;
                 }

@@ -230,8 +230,8 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Consumer<S, H> {
             message_id = %message.id,
             topic = message.topic,
             attempt = tries.charged.saturating_add(1),
-            trace_id = %context.trace_id(),
-            span_id = %context.span_id(),
+            trace_id = %context.trace_hex(),
+            span_id = %context.span_hex(),
         );
         context.scope(self.act(message, tries).instrument(span)).await
     }

@@ -160,9 +160,9 @@ pub async fn looking_adapts<F: Fixture>(scene: &Scene<F>) {
     let outbox = outbox(store.clone(), settings).on_topic("t", journal.noting("t")).build().await.unwrap();
     let begin = std::time::Instant::now();
     let running = run(&outbox);
-    eventually("it looked ten times", async || store.calls("claim") >= 10).await;
-    // 10 + 20 + 40 + 6 × 80, less a quarter at the most, because the pauses vary, and less if a store's own signal has
-    // woken it in between. Without adapting it would be 90.
+    eventually("it looked sixteen times", async || store.calls("claim") >= 16).await;
+    // 10 + 20 + 40 + 12 × 80, less a quarter at the most, because the pauses vary; and less if a store's own signal has woken
+    // it once in between: then half of them follow that closely. Without adapting it would be 150.
     assert!(begin.elapsed() >= ms(250), "{:?}", begin.elapsed());
     let id = outbox.enqueue(draft("t")).await.unwrap().id();
     becomes(store.inner(), id, State::Done).await;

@@ -109,7 +109,7 @@ pub async fn slow_idle_is_quiet<F: Fixture>(scene: &Scene<F>) {
     let builder = posthaste_core::Outbox::builder(store.clone()).on_topic("t", journal.noting("t"));
     let outbox = builder.build().await.unwrap();
     let running = run(&outbox);
-    eventually("it has settled down", async || store.calls("claim") >= 8).await;
+    eventually("it has settled down", async || store.calls("claim") >= 16).await;
     store.reset();
     let begin = Instant::now();
     tokio::time::sleep(ms(15_000)).await;

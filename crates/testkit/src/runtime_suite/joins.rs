@@ -115,12 +115,12 @@ pub async fn some_sections_may_fail<F: Fixture>(scene: &Scene<F>) {
         .build()
         .await
         .unwrap();
-    let running = run(&outbox);
     let id = JoinId::new();
     let sections = (1..=5).map(|n| draft(&format!("report.generate.section{n}")));
     let assembled = JoinWait::on_complete(NewMessage::json("report.assemble", &id.to_string()));
     let join = NewJoin::of(sections).id(id).grouping_key("report-RPT-456");
     let started = start_join(scene, &outbox, join.wait(assembled.fail_if_any_step_failed(false))).await;
+    let running = run(&outbox);
     done(outbox.store(), 6).await;
     running.stop().await;
     let join = outbox.store().join(id).await.unwrap().unwrap();

@@ -250,7 +250,8 @@ pub async fn gauges_go_down<F: Fixture>(scene: &Scene<F>) {
 pub async fn figures_have_thresholds<F: Fixture>(scene: &Scene<F>) {
     let mut watchful = settings();
     watchful.stats = Schedule::every(ms(20));
-    (watchful.alert_ready, watchful.alert_dead) = (2, 0);
+    // More than the slow messages below can be, however long a claim takes.
+    (watchful.alert_ready, watchful.alert_dead) = (500, 0);
     (watchful.alert_oldest, watchful.alert_latency) = (MINUTE, ms(1));
     let slow = async |_: Message| {
         tokio::time::sleep(ms(20)).await;
@@ -273,7 +274,7 @@ pub async fn figures_have_thresholds<F: Fixture>(scene: &Scene<F>) {
     })
     .await;
     outbox.enqueue(draft("bad")).await.unwrap();
-    outbox.enqueue_all((0..3).map(|_| draft("unknown"))).await.unwrap();
+    outbox.enqueue_all((0..501).map(|_| draft("unknown"))).await.unwrap();
     scene.fixture.advance(HOUR).await;
     for name in ["ready", "dead", "oldest"] {
         eventually("it is told", async || raised(name) == 1).await;
