@@ -29,6 +29,9 @@ struct Description {
     #[serde(default)]
     install: Vec<String>,
     command: Vec<String>,
+    /// How many messages it drains at the most, if it would take all day for more.
+    #[serde(default)]
+    most_drained: Option<u64>,
 }
 
 /// A peer that is installed.
@@ -138,15 +141,16 @@ impl Peer {
         let flags = |text: String| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         self.ask("setup", &[], Some(&url)).await?;
         let seconds = scale.seconds.max(2);
+        let messages = scale.drain.min(self.description.most_drained.unwrap_or(u64::MAX));
         let words = match scenario {
             "enqueue" => {
                 format!("--clients {} --seconds {seconds} --payload-bytes {PAYLOAD_BYTES}", scale.clients)
             }
             "drain" => {
-                let words = format!("--count {} --payload-bytes {PAYLOAD_BYTES}", scale.drain);
+                let words = format!("--count {messages} --payload-bytes {PAYLOAD_BYTES}");
                 self.ask("preload", &flags(words), Some(&url)).await?;
                 room.analyze().await?;
-                format!("--count {}", scale.drain)
+                format!("--count {messages}")
             }
             _ => format!("--rate 100 --seconds {seconds}"),
         };
@@ -155,7 +159,10 @@ impl Peer {
         let stopped = meter.stop(room).await?;
         let (mut sample, work) = sample(&answer)?;
         stopped.costs(room, work, &mut sample).await?;
-        sample.configuration = answer.get("configuration").and_then(Value::as_str).map(str::to_owned);
+        let configuration = answer.get("configuration").and_then(Value::as_str);
+        let fewer = (scenario == "drain" && messages < scale.drain).then(|| format!("{messages} messages"));
+        let parts: Vec<String> = configuration.map(str::to_owned).into_iter().chain(fewer).collect();
+        sample.configuration = Some(parts.join("; ")).filter(|text| !text.is_empty());
         Ok(sample)
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// How many messages the smaller run has.
-const MESSAGES: u64 = 1_000;
+const MESSAGES: u64 = 300;
 /// What compilers may differ by, in percent.
 const TOLERANCE: u64 = 10;
 

@@ -8,7 +8,7 @@ use super::{Report, number};
 use crate::measure::{Line, Role};
 
 /// The columns, and whether their texts stand on the left.
-const COLUMNS: [(&str, bool); 9] = [
+const COLUMNS: [(&str, bool); 10] = [
     ("subject", true),
     ("median", false),
     ("unit", true),
@@ -17,14 +17,15 @@ const COLUMNS: [(&str, bool); 9] = [
     ("×peer", false),
     ("WAL B", false),
     ("dead", false),
-    ("CPU µs srv+cli", false),
+    ("stmts", false),
+    ("CPU µs", false),
 ];
-const MAX_SUBJECT: usize = 38;
+const MAX_SUBJECT: usize = 32;
 
 /// The whole of it.
 pub(crate) fn render(report: &Report) -> String {
     let mut out = String::new();
-    let cells: Vec<Option<[String; 9]>> = report.lines.iter().map(|line| row(line, &report.lines)).collect();
+    let cells: Vec<Option<[String; 10]>> = report.lines.iter().map(|line| row(line, &report.lines)).collect();
     let mut widths = COLUMNS.map(|(name, _)| name.chars().count());
     for cells in cells.iter().flatten() {
         for (width, cell) in widths.iter_mut().zip(cells) {
@@ -74,7 +75,7 @@ pub(crate) fn title(line: &Line) -> String {
     format!("{}{store}{variation}", line.scenario)
 }
 
-fn row(line: &Line, lines: &[Line]) -> Option<[String; 9]> {
+fn row(line: &Line, lines: &[Line]) -> Option<[String; 10]> {
     let value = line.value()?;
     let ratio = |role| {
         if line.role == role {
@@ -97,6 +98,7 @@ fn row(line: &Line, lines: &[Line]) -> Option<[String; 9]> {
         ratio(Role::Peer),
         counted("wal_bytes"),
         counted("dead_tuples"),
+        counted("statements"),
         cpu,
     ])
 }
@@ -119,7 +121,7 @@ pub(crate) fn extra(line: &Line) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-fn put(out: &mut String, cells: &[String; 9], widths: &[usize; 9]) {
+fn put(out: &mut String, cells: &[String; 10], widths: &[usize; 10]) {
     let mut text = String::new();
     for ((cell, width), (_, left)) in cells.iter().zip(widths).zip(COLUMNS) {
         let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
@@ -158,8 +160,13 @@ mod tests {
     }
 
     fn report() -> Report {
-        let costs =
-            [("wal_bytes", 1_530.4), ("dead_tuples", 2.0), ("server_cpu_us", 21.5), ("client_cpu_us", 9.25)];
+        let costs = [
+            ("wal_bytes", 1_530.4),
+            ("dead_tuples", 2.0),
+            ("statements", 0.002),
+            ("server_cpu_us", 21.5),
+            ("client_cpu_us", 9.25),
+        ];
         let mut own = line(
             "posthaste",
             Role::Posthaste,

@@ -48,6 +48,8 @@ impl Postgres {
         self.at_home(format!("create database {name}")).await?;
         let mut connection = Self::options(&self.url(&name))?.connect().await?;
         Self::batch(&mut connection, Self::TABLES).await?;
+        // Where it is not loaded, statements are not counted.
+        let _ = connection.execute("create extension if not exists pg_stat_statements").await;
         connection.close().await?;
         let store = PgStore::connect(&self.url(&name)).await?;
         store.migrate().await?;
@@ -175,9 +177,11 @@ impl Product for Postgres {
         {
             sleep(Duration::from_millis(20)).await;
         }
+        let statements = include_str!("../../sql/postgres/statements.sql");
+        let statements = sqlx::query_scalar::<_, f64>(statements).fetch_one(&mut *connection).await;
         let row = sqlx::query(include_str!("../../sql/postgres/late.sql")).fetch_one(connection).await?;
         let (updated, deleted, hot): (f64, f64, f64) = (row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
-        Ok(Reading::from([
+        let mut reading = Reading::from([
             ("transactions", row.try_get(0)?),
             ("blocks", row.try_get(1)?),
             ("updates", updated),
@@ -185,7 +189,9 @@ impl Product for Postgres {
             ("deletes", deleted),
             // Updates within their page are cleared away by whoever reads it next.
             ("dead_tuples", updated + deleted - hot),
-        ]))
+        ]);
+        reading.extend(statements.ok().map(|statements| ("statements", statements)));
+        Ok(reading)
     }
 
     async fn bare_many(connection: &mut PgConnection, payloads: &[String]) -> Result {
