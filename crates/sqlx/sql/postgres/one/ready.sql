@@ -1,6 +1,6 @@
 -- Stores one message, as enqueue.sql stores a batch: no row if its id or dedup key is stored already, and the caller's
--- transaction goes on. A statement of its own, because it is what most publishers send: with plain values it is planned once
--- per connection, nothing is unfolded, and nothing has to be answered.
+-- transaction goes on. A statement of its own, because it is what most publishers send: with plain values nothing has to be
+-- unfolded, and nothing answered.
 -- $1 id, $2 topic, $3 key, $4 order policy, $5 dedup hash, $6 payload, $7 content type, $8 headers, $9 correlation id,
 -- $10 aggregate type, $11 aggregate id, $12 tenant, $13 priority, $14 occurred at (µs), $15 due in (µs) or $16 at (µs),
 -- $17 expires in (µs) or $18 at (µs); null: now, never
