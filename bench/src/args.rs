@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// Deliver so many messages from memory and nothing else, for a counter of instructions
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) count: Option<u64>,
+    /// With --count: store them, and deliver none
+    #[arg(long, requires = "count", hide = true)]
+    pub(crate) only_store: bool,
 }
 
 /// What can be measured.

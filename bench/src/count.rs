@@ -6,10 +6,14 @@ use posthaste::{MemoryStore, Settings};
 use crate::measure::Result;
 use crate::workload::{self, Count};
 
-/// Stores so many messages, and delivers them to a handler that does nothing but count.
-pub(crate) async fn run(messages: u64) -> Result {
+/// Stores so many messages, and delivers them to a handler that does nothing but count; or only stores them, so that what that takes can
+/// be subtracted.
+pub(crate) async fn run(messages: u64, only_store: bool) -> Result {
     let store = MemoryStore::new().keep_done(false);
     workload::preload(&store, messages, |_| None).await?;
+    if only_store {
+        return Ok(());
+    }
     let counter = Count::until(messages);
     let outbox = workload::counting(store.clone(), Settings::default(), &counter).build().await?;
     workload::deliver(&outbox, &counter).await?;

@@ -35,7 +35,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.count {
         // What other threads do, and how often, is never the same twice.
-        Some(messages) => on(tokio::runtime::Builder::new_current_thread(), count::run(messages)),
+        Some(messages) => {
+            on(tokio::runtime::Builder::new_current_thread(), count::run(messages, args.only_store))
+        }
         None => on(tokio::runtime::Builder::new_multi_thread(), run(&args)),
     };
     match done {

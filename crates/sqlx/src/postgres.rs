@@ -88,7 +88,7 @@ impl Dialect for Postgres {
             include_str!("../sql/postgres/one/ready.sql"),
             include_str!("../sql/postgres/one/leased.sql"),
         ]),
-        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease"],
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk"],
         routines: ["check", "lease", "claim", "joins", "settle", "keep", "choose", "enqueue", "inbox", "pause"]
     );
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
@@ -374,12 +374,12 @@ fn time(when: When) -> (Option<i64>, Option<i64>) {
     }
 }
 
-fn ready_args(message: &NewMessage) -> Result<PgArguments, BoxDynError> {
+/// What both statements for one message begin with, and room for so many more values.
+fn message_args(message: &NewMessage, more: usize) -> Result<PgArguments, BoxDynError> {
     let mut args = PgArguments::default();
-    args.reserve(18, message.payload().len() + 256);
+    args.reserve(13 + more, message.payload().len() + 256);
     args.add(message.id().as_uuid())?;
     args.add(message.topic())?;
-    args.add(message.key())?;
     args.add(message.order().unwrap_or_default().code())?;
     args.add(message.dedup().map(|hash| &hash[..]))?;
     args.add(message.payload())?;
@@ -391,6 +391,12 @@ fn ready_args(message: &NewMessage) -> Result<PgArguments, BoxDynError> {
     args.add(message.tenant_id())?;
     args.add(message.priority())?;
     args.add(message.occurred_at().map(micros))?;
+    Ok(args)
+}
+
+fn ready_args(message: &NewMessage) -> Result<PgArguments, BoxDynError> {
+    let mut args = message_args(message, 5)?;
+    args.add(message.key())?;
     let times = [(message.due() != When::Now).then(|| message.due()), message.expires()];
     for (from_now, since_1970) in times.map(|when| when.map(time).unwrap_or_default()) {
         args.add(from_now)?;
@@ -400,21 +406,7 @@ fn ready_args(message: &NewMessage) -> Result<PgArguments, BoxDynError> {
 }
 
 fn leased_args(message: &NewMessage, worker: &str, lease: PgInterval) -> Result<PgArguments, BoxDynError> {
-    let mut args = PgArguments::default();
-    args.reserve(15, message.payload().len() + 256);
-    args.add(message.id().as_uuid())?;
-    args.add(message.topic())?;
-    args.add(message.order().unwrap_or_default().code())?;
-    args.add(message.dedup().map(|hash| &hash[..]))?;
-    args.add(message.payload())?;
-    args.add(message.content_type())?;
-    args.add(message.encoded_headers())?;
-    args.add(message.correlation_id())?;
-    args.add(message.aggregate_type())?;
-    args.add(message.aggregate_id())?;
-    args.add(message.tenant_id())?;
-    args.add(message.priority())?;
-    args.add(message.occurred_at().map(micros))?;
+    let mut args = message_args(message, 2)?;
     args.add(worker)?;
     args.add(lease)?;
     Ok(args)

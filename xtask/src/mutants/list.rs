@@ -80,7 +80,7 @@ impl Program {
             Self::SqlxWhole => &["-p", "posthaste-sqlx"],
             Self::SqlxUnits => &["-p", "posthaste-sqlx", "--lib"],
             Self::Memory => &["-p", "posthaste-testkit", "--test", "memory"],
-            Self::Runtime => &["-p", "posthaste-testkit", "--test", "runtime"],
+            Self::Runtime => &["-p", "posthaste-testkit", "--test", "runtime", "--test", "looks"],
             Self::Tenants => &["-p", "posthaste-testkit", "--test", "tenants"],
             Self::CoreUnits => &["-p", "posthaste-core", "--lib"],
             Self::Rabbitmq => &["-p", "posthaste-rabbitmq", "--test", "rabbitmq"],

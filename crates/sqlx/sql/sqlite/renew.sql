@@ -5,6 +5,7 @@ select case when o.seq is null then 2 when o.state = 1 and o.epoch = a.value ->>
 from json_each(?1) a left join /*:*/outbox o on o.seq = a.value ->> 0
 order by a.key;
 
+-- `+state`: by their numbers, not by walking all that is leased.
 update /*:*/outbox
 set leased_until = cast(unixepoch('subsec') * 1000000 as integer) + ?2
-where state = 1 and (seq, epoch) in (select a.value ->> 0, a.value ->> 1 from json_each(?1) a)
+where +state = 1 and (seq, epoch) in (select a.value ->> 0, a.value ->> 1 from json_each(?1) a)

@@ -15,8 +15,9 @@ from (select 1 where exists (select 1 from /*:*/outbox_join)) g
 cross join json_each(?1) a cross join /*:*/outbox o on o.seq = a.value ->> 0
 where o.state = 1 and o.epoch = a.value ->> 1 and (a.value ->> 2 = 2 or (a.value ->> 2 = 0 and not ?2));
 
+-- `+state`: by their numbers, not by walking all that is leased.
 delete from /*:*/outbox
-where not ?2 and state = 1
+where not ?2 and +state = 1
   and (seq, epoch) in (select a.value ->> 0, a.value ->> 1 from json_each(?1) a where a.value ->> 2 = 0);
 
 update /*:*/outbox as o
@@ -46,8 +47,9 @@ from (
            a.value ->> 2 = 1 and a.value ->> 4 in (2, 3) as free,
            ?3 as now
     from json_each(?1) a
+    where ?2 or a.value ->> 2 <> 0
 ) s
-where o.seq = s.seq and o.epoch = s.epoch and o.state = 1;
+where o.seq = s.seq and o.epoch = s.epoch and +o.state = 1;
 
 -- So does what is done or dead now.
 select o.message_id, case o.state when 2 then 1 else 2 end

@@ -4,6 +4,7 @@
 //! Nothing here repeats the conformance suite. Cases that are about two at a time hold one of them in an open
 //! transaction, so that they never depend on luck.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -585,5 +586,104 @@ fn slow_marks_go_away() {
             fixture.texts("select count(*)::text from outbox_mark").await == ["0"]
         })
         .await;
+    });
+}
+
+// ---------------------------------------------------------------- from key to key
+
+/// So many messages of each of so many keys, in turns.
+async fn queues(store: &PgStore, keys: usize, each: usize) -> Vec<NewMessage> {
+    let of = |n: usize| NewMessage::bytes("topic", "x").key(format!("key-{:03}", n % keys)).build().unwrap();
+    let messages: Vec<_> = (0..keys * each).map(of).collect();
+    for some in messages.chunks(1_000) {
+        store.enqueue(some).await.unwrap();
+    }
+    messages
+}
+
+/// As if a claim had just taken long.
+async fn from_key_to_key(fixture: &PgFixture) {
+    fixture
+        .run("insert into outbox_walk (again_at) values (clock_timestamp() + interval '1 hour')".to_owned())
+        .await;
+}
+
+/// A claim does not walk over all that waits for its turn, and finds everything whose turn it is.
+#[test]
+fn slow_few_keys_do_not_cost_a_walk() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let messages = queues(&fixture.store, 20, MANY / 20).await;
+        fixture.run("analyze outbox".to_owned()).await;
+        // The first one walks over everything, which is remembered.
+        let heads = claim(&fixture.store, 50).await;
+        assert_eq!(ids(&heads), messages[..20].iter().map(NewMessage::id).collect::<Vec<_>>());
+        assert_eq!(fixture.texts("select count(*)::text from outbox_walk").await, ["1"]);
+        fixture.run("update outbox_walk set again_at = again_at + interval '1 hour'".to_owned()).await;
+        ack_all(&fixture.store, &heads).await;
+        let with = claim_cost(fixture, "").await;
+        let without = claim_cost(fixture, "delete from outbox_walk").await;
+        eprintln!("claim of 50 of 20 keys: {with} buffers, walking over {MANY}: {without}");
+        assert!(with * 20 < without, "{with} buffers, walking over all {without}");
+        let next = claim(&fixture.store, 50).await;
+        assert_eq!(ids(&next), messages[20..40].iter().map(NewMessage::id).collect::<Vec<_>>());
+    });
+}
+
+/// Whoever goes from key to key takes one message of a key at a time, in order, and each key has its turn, however few
+/// messages are asked for.
+#[test]
+fn from_key_to_key_in_order() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let messages = queues(&fixture.store, 10, 3).await;
+        from_key_to_key(fixture).await;
+        let mut delivered: Vec<Message> = Vec::new();
+        let keys_of = |messages: &[Message]| -> HashSet<String> {
+            messages.iter().filter_map(|message| message.key.clone()).collect()
+        };
+        for limit in [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 7, 50, 50, 50, 50] {
+            let claimed = claim(&fixture.store, limit).await;
+            assert_eq!(keys_of(&claimed).len(), claimed.len(), "one of a key at a time");
+            ack_all(&fixture.store, &claimed).await;
+            delivered.extend(claimed);
+            if delivered.len() == 10 {
+                assert!(keys_of(&delivered).len() >= 5, "only {:?} had a turn", keys_of(&delivered));
+            }
+        }
+        let keys = keys_of(&delivered);
+        assert_eq!(delivered.len(), messages.len());
+        for key in keys {
+            let of_key = |message: &&NewMessage| message.key() == Some(key.as_str());
+            let published: Vec<_> = messages.iter().filter(of_key).map(NewMessage::id).collect();
+            let came: Vec<_> =
+                delivered.iter().filter(|one| one.key.as_ref() == Some(&key)).map(|one| one.id).collect();
+            assert_eq!(came, published, "{key}");
+        }
+    });
+}
+
+/// Nor does going from key to key hide anything: neither what has no key, nor what may not be taken yet, nor what lies far
+/// behind what waits.
+#[test]
+fn from_key_to_key_nothing_is_hidden() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let store = &fixture.store;
+        let held = queues(store, 1, 50).await;
+        let first = claim(store, 1).await;
+        assert_eq!(first[0].id, held[0].id());
+        from_key_to_key(fixture).await;
+        let scheduled =
+            NewMessage::bytes("topic", "x").key("z").delay(Duration::from_secs(600)).build().unwrap();
+        let blocked = NewMessage::bytes("topic", "x").key("z").build().unwrap();
+        let plain = plain();
+        store.enqueue(&[scheduled, blocked, plain.clone()]).await.unwrap();
+        // Whoever holds something is told nothing, and asks again; whoever does not is given what there is.
+        assert_eq!(claim(store, 5).await, []);
+        let other = store.claim(&request("other", 5)).await.unwrap();
+        assert_eq!(ids(&other), [plain.id()]);
+        fixture
+            .run("update outbox_walk set again_at = clock_timestamp() + interval '1 hour'".to_owned())
+            .await;
+        ack_all(store, &first).await;
+        assert_eq!(ids(&claim(store, 5).await), [held[1].id()]);
     });
 }

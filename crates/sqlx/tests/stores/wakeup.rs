@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use posthaste_core::Store;
+use posthaste_core::{NewMessage, Outbox, Store};
 use posthaste_sqlx::{PgStore, Postgres, SqlStore, StoreOptions};
 use posthaste_testkit::Fixture;
 use sqlx_core::pool::PoolOptions;
@@ -55,6 +55,22 @@ async fn until<T: PartialEq + std::fmt::Debug>(expected: T, mut found: impl Asyn
         assert!(Instant::now() < deadline, "expected {expected:?}, found {now:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Others are told while the transaction is still open, so that they look as soon as it is committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn others_are_told_before_the_commit() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let store = listening(&fixture).await;
+    let outbox = Outbox::builder(fixture.store.clone()).build().await.unwrap();
+    let mut tx = fixture.begin().await;
+    outbox.publish(&mut tx, NewMessage::bytes("t", "x")).await.unwrap();
+    assert!(wakes(&store, PATIENCE).await, "nobody was told");
+    tx.commit().await.unwrap();
+    fixture.destroy().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -462,4 +462,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         program: Program::Runtime,
         killers: "test(=joins::a_duplicate_is_the_step)",
     },
+    Mutant {
+        name: "word-during-a-look",
+        why: "what is committed during a look waits for the next poll, although others were told",
+        file: "crates/core/src/dispatch.rs",
+        original: "self.look_soon = self.claiming;",
+        mutated: "self.look_soon = false;",
+        program: Program::Runtime,
+        killers: "test(=a_word_during_a_look_is_not_lost)",
+    },
 ];

@@ -5,6 +5,9 @@
 -- looked at again: a locking read along the index keeps the index entries of the rows that it skips, and two claims that
 -- do so deadlock. The key is forced: where few are ready, the planner takes that index, which has all columns, even for what
 -- is named by its key. What others hold is skipped, and the walk goes on behind it.
+--
+-- Few keys with long queues would be walked over again and again for the first message of each. So after a round in which too
+-- many wait for their turn, but for one time out of fifty only the first message of each key is looked at.
 -- p_topics: a JSON array of topics, in full or as order.*; null means all.
 create procedure /*:*/claim(
     in p_worker varchar(100) character set utf8mb4, in p_limit int, in p_lease_us bigint,
@@ -17,7 +20,9 @@ begin
     declare v_seqs, v_more longtext character set utf8mb4;
     declare v_seq, v_suspect bigint;
     declare v_overdue boolean default false;
-    declare v_priority, v_round, v_paused int;
+    declare v_priority, v_round, v_paused, v_keyed, v_own int;
+    declare v_may_skip boolean default rand() < 0.98;
+    declare v_by_key boolean default false;
     declare v_left int default p_limit;
     declare v_fault varchar(200) character set utf8mb4;
     declare exit handler for sqlexception begin rollback; resignal; end;
@@ -87,9 +92,9 @@ begin
         while v_priority is not null and v_left > 0 do
             set v_due = '1970-01-01', v_seq = 0, v_round = 1;
             while v_round > 0 and v_left > 0 do
-                set v_round = v_left + 100;
-                select json_arrayagg(seq), count(*) into v_more, v_round from (
-                    select o.seq from /*:*/outbox o force index (/*+*/outbox_ready)
+                set v_round = v_left + 200;
+                select json_arrayagg(seq), count(*), count(`key`) into v_more, v_round, v_keyed from (
+                    select o.seq, o.`key` from /*:*/outbox o force index (/*+*/outbox_ready)
                     where o.state = 0 and o.lease_losses = 0 and o.priority = v_priority
                       and o.due_at between v_due and v_now and (o.due_at > v_due or o.seq > v_seq)
                       and (o.expires_at is null or o.expires_at > v_now)
@@ -103,8 +108,6 @@ begin
                           select 1 from /*:*/outbox_pause p
                           where p.topics = o.topic
                              or (right(p.topics, 1) = '*' and left(o.topic, length(p.topics) - 1) = left(p.topics, length(p.topics) - 1))))
-                      and (o.`key` is null or not exists (
-                          select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq))
                     order by o.due_at, o.seq
                     limit v_round
                 ) clean;
@@ -112,6 +115,36 @@ begin
                 from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
                 straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
                 order by o.due_at desc, o.seq desc limit 1;
+                if v_keyed > 0 then
+                    select json_arrayagg(o.seq) into v_more
+                    from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
+                    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
+                    where o.`key` is null or not exists (
+                        select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq);
+                    if v_round = v_left + 200 and coalesce(json_length(v_more), 0) < v_left and v_may_skip then
+                        set v_by_key = true, v_may_skip = false;
+                        select json_merge_preserve(coalesce(v_more, '[]'), coalesce(json_arrayagg(o.seq), '[]')) into v_more
+                        from (select min(e.seq) as seq from /*:*/outbox e where e.open_key > ''
+                              group by e.open_key order by e.open_key limit v_round) h
+                        straight_join /*:*/outbox o force index (primary) on o.seq = h.seq
+                        where o.state = 0 and o.lease_losses = 0 and o.due_at <= v_now
+                          and (o.expires_at is null or o.expires_at > v_now)
+                          and ((p_topics is null and p_prefixes is null)
+                               or o.topic in (select cast(t.name as binary) from json_table(p_topics, '$[*]' columns (
+                                                  name varchar(255) character set utf8mb4 path '$')) t)
+                               or exists (select 1 from json_table(p_prefixes, '$[*]' columns (
+                                              name varchar(255) character set utf8mb4 path '$')) b
+                                          where left(o.topic, length(b.name)) = cast(b.name as binary)))
+                          and (v_paused is null or not exists (
+                              select 1 from /*:*/outbox_pause p
+                              where p.topics = o.topic
+                                 or (right(p.topics, 1) = '*'
+                                     and left(o.topic, length(p.topics) - 1) = left(p.topics, length(p.topics) - 1))));
+                        select json_arrayagg(seq) into v_more from (
+                            select distinct s.seq from json_table(v_more, '$[*]' columns (seq bigint path '$')) s
+                        ) heads;
+                    end if;
+                end if;
                 -- Locked by primary key, where the state is looked at again; the turn in the key is, further below.
                 select json_arrayagg(seq) into v_more from (
                     select o.seq
@@ -125,6 +158,15 @@ begin
                     set v_left = v_left - json_length(v_more);
                     set v_seqs = if(v_seqs is null, v_more, json_merge_preserve(v_seqs, v_more));
                 end if;
+                if v_by_key then
+                    -- Who has something to settle, and finds nothing, will ask again when that is done.
+                    select max(1) into v_own from (
+                        select 1 from /*:*/outbox o where o.state = 1 and o.worker = p_worker limit 1) own;
+                    set v_by_key = false;
+                    if v_seqs is not null or v_own is not null then
+                        set v_left = 0;
+                    end if;
+                end if;
             end while;
             select min(priority) into v_priority from /*:*/outbox
             where state = 0 and lease_losses = 0 and priority > v_priority;
@@ -137,11 +179,14 @@ begin
 
     -- A candidate may have been seen before its predecessor was, or have been claimed and given back meanwhile: what is
     -- locked now decides.
-    select json_arrayagg(o.seq) into v_seqs
-    from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
-    straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
-    where o.`key` is null or not exists (
-        select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq);
+    select json_arrayagg(seq) into v_seqs from (
+        -- One that was found near may have been found once more, by its key.
+        select distinct o.seq
+        from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
+        straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
+        where o.`key` is null or not exists (
+            select 1 from /*:*/outbox e where e.open_key = o.`key` and e.seq < o.seq)
+    ) taken;
 
     update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
     straight_join /*:*/outbox o force index (primary) on o.seq = s.seq

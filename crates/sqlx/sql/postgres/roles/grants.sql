@@ -13,7 +13,7 @@ grant select (due_at), update (due_at) on /*:*/outbox to :"enqueue";
 grant select, insert, update on /*:*/outbox_join, /*:*/outbox_join_member, /*:*/outbox_join_wait to :"enqueue";
 
 -- Claims, settles, renews, reaps, expires and parks, and takes turns of jobs. It publishes the continuations of joins.
-grant select, insert, update, delete on /*:*/outbox, /*:*/outbox_lease, /*:*/outbox_mark to :"relay";
+grant select, insert, update, delete on /*:*/outbox, /*:*/outbox_lease, /*:*/outbox_mark, /*:*/outbox_walk to :"relay";
 grant select, update on /*:*/outbox_join, /*:*/outbox_join_member to :"relay";
 grant select, insert, update on /*:*/outbox_join_wait to :"relay";
 grant select, insert, update on /*:*/outbox_job to :"relay";

@@ -9,6 +9,9 @@
 -- for ever. A claim that had to walk over many leaves a mark where it found the first message, and the next ones begin there.
 -- What is committed late, or released, may be below a mark: so marks stay a second behind, and from time to time (a fiftieth of
 -- the time) a claim walks from the beginning.
+--
+-- Nor may a claim walk over all that waits for its turn in its key, again and again. One that took long for what it found is
+-- remembered, and for ten times as long the others go from key to key instead, and look at the first message of each.
 create or replace function /*:*/claim_all(
     worker text, max_messages bigint, lease interval, topics text[], topic_prefixes text[]
 )
@@ -32,6 +35,9 @@ declare
     v_paused_prefixes text[];
     v_suspect bigint;
     v_overdue boolean;
+    v_again timestamptz;
+    v_key text;
+    v_chosen bigint[];
     v_priorities integer[] := '{}';
     v_firsts timestamptz[] := '{}';
     v_last integer := -40000;
@@ -50,6 +56,8 @@ begin
            coalesce(array_agg(left(p.topics, -1)) filter (where p.topics like '%*'), '{}')
     into v_paused, v_paused_prefixes
     from /*:*/outbox_pause p;
+
+    select w.again_at, w.last_key into v_again, v_key from /*:*/outbox_walk w;
 
     -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but
     -- before them once it has waited for longer than the lease, so that a steady load cannot starve it.
@@ -110,6 +118,60 @@ begin
             end if;
         end loop;
 
+        if v_again > statement_timestamp() then
+            with recursive heads (key, seq) as (
+                (select e.key, e.seq from /*:*/outbox e
+                 where e.key > v_key
+                   and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))
+                 order by e.key, e.seq limit 1)
+                union all
+                select n.key, n.seq
+                from heads h cross join lateral (
+                    select e.key, e.seq from /*:*/outbox e
+                    where e.key > h.key
+                      and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))
+                    order by e.key, e.seq limit 1
+                ) n
+            ),
+            looked_at as materialized (select h.key, h.seq from heads h limit 2 * $2),
+            ahead as materialized (
+                select o.seq
+                from unnest(v_priorities, v_firsts) p (priority, first)
+                cross join lateral (
+                    select o.seq, o.key from /*:*/outbox o
+                    where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
+                      and o.due_at >= p.first and o.due_at <= statement_timestamp() and not v_leased @> o.seq
+                    order by o.due_at, o.seq
+                    limit $2
+                ) o
+                where o.key is null
+            ),
+            chosen as (
+                select o.seq, o.priority, o.due_at
+                from (select l.seq from looked_at l where not v_leased @> l.seq union all select a.seq from ahead a) c
+                join /*:*/outbox o on o.seq = c.seq
+                where o.state = 0 and o.lease_losses = 0 and o.due_at <= statement_timestamp()
+                  and (o.expires_at is null or o.expires_at > statement_timestamp())
+                  and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
+                  and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
+                order by o.priority, o.due_at, o.seq
+                limit $2
+            )
+            select (select array_agg(c.seq order by c.priority, c.due_at, c.seq) from chosen c),
+                   (select case when count(*) = 2 * $2 then max(l.key) end from looked_at l)
+            into v_chosen, v_key;
+            -- The next one goes on where this one had enough, or begins anew.
+            update /*:*/outbox_walk w set last_key = coalesce(v_key, '') where w.last_key <> coalesce(v_key, '');
+            if v_chosen is null and v_suspect is null
+               and exists (select from /*:*/outbox_lease l where l.id >= v_lease and l.worker = $1) then
+                -- Who has something to settle will ask again when that is done.
+                return;
+            end if;
+        end if;
+    end if;
+
+    if v_chosen is null and v_overdue is distinct from true then
+        v_began := clock_timestamp();
         return query
         with picked as materialized (
             select due.*
@@ -146,19 +208,29 @@ begin
                p.correlation_id, p.aggregate_type, p.aggregate_id, p.tenant_id, p.priority, p.attempts, p.lease_losses,
                p.occurred_at, p.created_at, p.due_at, p.expires_at, p.failing_since, p.handled
         from picked p;
-        if found then
+        get diagnostics v_found = row_count;
+        v_took := clock_timestamp() - v_began;
+        if v_took > interval '5 milliseconds' + v_found * interval '20 microseconds' then
+            insert into /*:*/outbox_walk as w (again_at) values (statement_timestamp() + 10 * v_took)
+            on conflict (one) do update set again_at = excluded.again_at;
+        elsif v_again is not null then
+            delete from /*:*/outbox_walk;
+        end if;
+        if v_found > 0 then
             return;
         end if;
     end if;
 
-    if v_suspect is not null then
+    v_chosen := coalesce(v_chosen, array[v_suspect]);
+    if v_chosen[1] is not null then
         insert into /*:*/outbox_lease (leased_until, worker, items)
-        values (statement_timestamp() + $3, $1, int8multirange(int8range(v_suspect, v_suspect, '[]')));
+        select statement_timestamp() + $3, $1, range_agg(int8range(c.seq, c.seq, '[]')) from unnest(v_chosen) c (seq);
         return query
         select p.seq, p.epoch + 1, p.message_id, p.topic, p.key, p.order_policy, p.payload, p.content_type, p.headers,
                p.correlation_id, p.aggregate_type, p.aggregate_id, p.tenant_id, p.priority, p.attempts, p.lease_losses,
                p.occurred_at, p.created_at, p.due_at, p.expires_at, p.failing_since, p.handled
-        from /*:*/outbox p where p.seq = v_suspect;
+        from unnest(v_chosen) with ordinality c (seq, place) join /*:*/outbox p on p.seq = c.seq
+        order by c.place;
     end if;
 end
 $body$;

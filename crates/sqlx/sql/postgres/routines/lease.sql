@@ -19,6 +19,7 @@ $body$;
 create or replace function /*:*/leased()
 returns int8multirange
 language plpgsql stable
+set jit = off
 set enable_seqscan = off
 as $body$
 begin
@@ -32,6 +33,7 @@ $body$;
 create or replace function /*:*/let_go(leases bigint[], over int8multirange)
 returns void
 language plpgsql volatile
+set jit = off
 set enable_seqscan = off
 as $body$
 begin

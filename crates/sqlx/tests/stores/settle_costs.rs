@@ -1,4 +1,5 @@
-//! What joins cost those who have none: counted in buffers, in handler reads and in steps of the virtual machine.
+//! What others cost whoever settles: joins, if his messages are in none, and what else is leased. Counted in buffers, in handler reads
+//! and in steps of the virtual machine.
 //!
 //! A settlement of five hundred messages that are in no join is measured in a database without joins, where it may cost no
 //! more than the settling alone, and beside a hundred thousand steps of others.
@@ -181,6 +182,12 @@ async fn mysql_settles_the_joinless_at_no_cost() {
 
 // ---------------------------------------------------------------- SQLite
 
+/// The statements of a settlement.
+fn sqlite_settlement() -> String {
+    let file = include_str!("../../sql/sqlite/settle.sql").replace("/*:*/", "posthaste_");
+    file.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n")
+}
+
 async fn sqlite_cost(fixture: &SqliteFixture, script: &str, acks: &str) -> u64 {
     let sql = script.replace("?1", &format!("'{acks}'")).replace("?2", "true").replace("?3", "0");
     let mut connection = fixture.users.acquire().await.unwrap();
@@ -205,14 +212,33 @@ async fn sqlite_settles_the_joinless_at_no_cost() {
     }
     let fixture = SqliteFixture::create().await;
     let acks = acks(&leased(&fixture).await);
-    let file = include_str!("../../sql/sqlite/settle.sql").replace("/*:*/", "posthaste_");
-    let lines: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
-    let whole = lines.join("\n");
+    let whole = sqlite_settlement();
     let alone: Vec<&str> = whole.split(';').filter(|statement| !statement.contains("outbox_join")).collect();
     assert_eq!(whole.split(';').count(), alone.len() + 2);
     let before = sqlite_cost(&fixture, &alone.join(";"), &acks).await;
     let without = sqlite_cost(&fixture, &whole, &acks).await;
     eprintln!("messages alone {before} steps, with the tables of joins {without}");
     assert!(without <= before + 100, "{before} steps before there were joins, {without} now");
+    fixture.destroy().await;
+}
+
+/// Nor does what else is leased meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_settles_without_walking_over_what_is_leased() {
+    if !SqliteFixture::available() {
+        return;
+    }
+    let fixture = SqliteFixture::create().await;
+    let acks = acks(&leased(&fixture).await);
+    for keep in ["true", "false"] {
+        let script = sqlite_settlement().replace("?2", keep);
+        let alone = sqlite_cost(&fixture, &script, &acks).await;
+        for _ in 0..4 {
+            leased(&fixture).await;
+        }
+        let beside = sqlite_cost(&fixture, &script, &acks).await;
+        eprintln!("{alone} steps alone, {beside} beside {} more that are leased", 4 * BATCH);
+        assert!(beside <= alone + 1_000, "{alone} steps alone, {beside} beside what others hold");
+    }
     fixture.destroy().await;
 }

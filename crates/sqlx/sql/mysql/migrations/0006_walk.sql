@@ -1,0 +1,2 @@
+-- Nothing: versions count alike everywhere, and this one remembers on PostgreSQL how claims walk.
+do 0;

@@ -1,0 +1,6 @@
+-- Until when claims go from key to key, because walking over what waits for its turn took long. Empty at other times.
+create table /*:*/outbox_walk (
+    one             boolean primary key default true check (one),
+    again_at        timestamptz not null,            -- when to walk over everything again
+    last_key        text collate "C" not null default ''  -- how far the last claim came
+);

@@ -1,0 +1,85 @@
+//! When the cold path looks after a word from another process, in simulated time, so that a millisecond is one.
+//!
+//! That it looks at all, on real stores, is for the suites.
+
+#![allow(clippy::unwrap_used, reason = "test code: this is how it reports")]
+
+use std::time::Duration;
+
+use posthaste_core::{MemoryStore, Message, NewMessage, Outbox, Settings, Shutdown, Store, handled};
+use posthaste_testkit::Counting;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
+
+const FLOOR: Duration = Duration::from_millis(80);
+const CEILING: Duration = Duration::from_secs(60);
+
+fn message() -> NewMessage {
+    NewMessage::bytes("t", "x").build().unwrap()
+}
+
+/// An outbox that runs, and what it hands to its handler, with the time.
+async fn running(store: &Counting<MemoryStore>) -> (UnboundedReceiver<Instant>, Shutdown) {
+    let mut settings = Settings::default();
+    (settings.poll_floor, settings.poll_ceiling) = (FLOOR, CEILING);
+    let (sender, receiver) = unbounded_channel();
+    let handler = move |_: Message| {
+        let sender = sender.clone();
+        async move {
+            sender.send(Instant::now()).unwrap();
+            handled()
+        }
+    };
+    let outbox =
+        Outbox::builder(store.clone()).settings(settings).on_topic("t", handler).build().await.unwrap();
+    let shutdown = Shutdown::new();
+    tokio::spawn(outbox.run(shutdown.clone()));
+    (receiver, shutdown)
+}
+
+/// Until so many looks have begun.
+async fn looks(store: &Counting<MemoryStore>, count: u64) {
+    while store.calls("claim") < count {
+        tokio::time::sleep(Duration::from_micros(100)).await;
+    }
+}
+
+/// A word may come while a look is under way that is too early for it: another look follows, although that one found something
+/// and would be the last for a while.
+#[tokio::test(start_paused = true)]
+async fn a_word_during_a_look_is_not_lost() {
+    let store = Counting::new(MemoryStore::new());
+    store.inner().enqueue(&[message()]).await.unwrap();
+    store.hold("claim");
+    let (mut delivered, shutdown) = running(&store).await;
+    looks(&store, 1).await;
+    store.inner().enqueue(&[message()]).await.unwrap();
+    store.wake();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    store.let_go("claim");
+    let begin = Instant::now();
+    delivered.recv().await.unwrap();
+    let second = delivered.recv().await.unwrap() - begin;
+    assert!(second < FLOOR / 4, "it came after {second:?}");
+    shutdown.begin();
+}
+
+/// A word may come before the commit that it is about: what is committed a little later is found about as much later.
+#[tokio::test(start_paused = true)]
+async fn a_word_before_its_commit_is_enough() {
+    for after in [0, 500, 1_000, 3_000, 10_000, 40_000].map(Duration::from_micros) {
+        let store = Counting::new(MemoryStore::new());
+        let (mut delivered, shutdown) = running(&store).await;
+        looks(&store, 8).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        store.wake();
+        tokio::time::sleep(after).await;
+        store.inner().enqueue(&[message()]).await.unwrap();
+        let committed = Instant::now();
+        let late = delivered.recv().await.unwrap() - committed;
+        // The first pause is a thirty-second of the floor, and each is twice the one before, or up to a quarter more.
+        let most = (after * 3 / 2).max(FLOOR / 16);
+        assert!(late <= most, "{late:?} after the commit, which was {after:?} after the word");
+        shutdown.begin();
+    }
+}
