@@ -4,9 +4,11 @@
 //! Handlers and calls to the store are tasks of their own; the loop never waits for one of them, and never cancels a call
 //! to the store. An error of a call never ends the loop.
 
+mod by_lease;
 pub(crate) mod call;
 mod claim;
 mod deliver;
+mod ends;
 mod handle;
 pub(crate) mod hot;
 mod pause;
@@ -16,16 +18,18 @@ mod renew;
 mod settle;
 pub(crate) mod verdict;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
+use self::by_lease::ByLease;
+use self::ends::Ends;
 use self::handle::{Phase, Running, Why};
 use self::hot::Fresh;
 use self::pause::Pauses;
@@ -35,7 +39,6 @@ use self::renew::{Held, Stage};
 use self::settle::Gathered;
 use crate::commons::Load;
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::HandlerResult;
 use crate::id::Lease;
 use crate::message::Message;
 use crate::metrics::{self, gauge, gauge_with};
@@ -96,7 +99,11 @@ pub(crate) struct Dispatcher<S> {
     poll: Poll,
     prefetch: Prefetch,
     last_full_claim: Option<Instant>,
-    claiming: bool,
+    /// How many claims are under way, and how many messages they may bring.
+    claims: u32,
+    expected: usize,
+    /// Whether the last one came back full, so that there is more.
+    was_full: bool,
     /// Whether it waits for its turn to look, or for its turn to start a handler, among other outboxes.
     asked_to_look: bool,
     is_in_line: bool,
@@ -110,13 +117,13 @@ pub(crate) struct Dispatcher<S> {
     queue: Queue,
     /// Waiting, but their lease must be renewed before they may start.
     stale: Vec<Waiting>,
-    held: BTreeMap<Lease, Held>,
+    held: ByLease<Held>,
     pauses: Pauses,
 
-    deliveries: JoinSet<(Lease, HandlerResult)>,
-    running: BTreeMap<Lease, Running>,
+    running: ByLease<Running>,
+    ends: Arc<Ends>,
     /// Handlers that cannot be dropped because they block their thread.
-    stuck: HashSet<Id>,
+    stuck: HashSet<Lease>,
     next_deadline: Option<Instant>,
     /// Since when the others are waited for because a suspect is next, and until when the suspect runs alone.
     clearing_since: Option<Instant>,
@@ -146,9 +153,10 @@ impl<S> std::fmt::Debug for Dispatcher<S> {
     }
 }
 
-/// Calls to the store are run to their end, whatever becomes of the dispatcher.
+/// Calls to the store are run to their end, whatever becomes of the dispatcher; handlers end with it.
 impl<S> Drop for Dispatcher<S> {
     fn drop(&mut self) {
+        self.running.values().for_each(|running| running.abort.abort());
         self.calls.detach_all();
         self.inner.share.ends();
     }
@@ -167,7 +175,9 @@ impl<S: Store> Dispatcher<S> {
             poll: Poll::of(settings, inner.share.has_others(), now),
             prefetch: Prefetch::new(settings.workers as usize, settings.batch as usize),
             last_full_claim: None,
-            claiming: false,
+            claims: 0,
+            expected: 0,
+            was_full: false,
             asked_to_look: false,
             is_in_line: false,
             told_held: (false, Load::default()),
@@ -176,10 +186,10 @@ impl<S: Store> Dispatcher<S> {
             average_bytes: 1024.0,
             queue: Queue::default(),
             stale: Vec::new(),
-            held: BTreeMap::new(),
+            held: ByLease::default(),
             pauses: Pauses::default(),
-            deliveries: JoinSet::new(),
-            running: BTreeMap::new(),
+            running: ByLease::default(),
+            ends: Arc::default(),
             stuck: HashSet::new(),
             next_deadline: None,
             clearing_since: None,
@@ -211,6 +221,7 @@ impl<S: Store> Dispatcher<S> {
             let inner = Arc::clone(&inner);
             Box::pin(async move { inner.store.wakeup().await })
         };
+        let ends = Arc::clone(&self.ends);
         let mut woken = wakeup();
         let mut hot_open = true;
         let mut quick_turns = 0;
@@ -239,11 +250,8 @@ impl<S: Store> Dispatcher<S> {
                 continue;
             }
             // Whoever waits for one thing of many pays for all of them: not while handlers end faster than that.
-            if quick_turns < QUICK_TURNS
-                && let Some(ended) = self.deliveries.try_join_next_with_id()
-            {
+            if quick_turns < QUICK_TURNS && self.some_ended() {
                 quick_turns += 1;
-                self.some_ended(ended);
                 continue;
             }
             quick_turns = 0;
@@ -259,7 +267,7 @@ impl<S: Store> Dispatcher<S> {
                     inner.door.close();
                     self.stop(Instant::now());
                 }
-                Some(ended) = self.deliveries.join_next_with_id() => self.some_ended(ended),
+                () = ends.some() => drop(self.some_ended()),
                 Some(reply) = self.calls.join_next() => self.replied(reply),
                 fresh = hot.recv(), if hot_open => match fresh {
                     None => hot_open = false,
@@ -298,7 +306,7 @@ impl<S: Store> Dispatcher<S> {
 
     /// Tells the others what it holds, if that has changed.
     fn tell_held(&mut self) {
-        let any = self.claiming || !self.held.is_empty();
+        let any = self.claims > 0 || !self.held.is_empty();
         // The room of hot messages is bounded by their slots.
         let messages = self.held.len().saturating_sub(self.queue.hot_len() + self.pauses.waiting());
         let held = (any, Load { messages, bytes: self.queue.cold_bytes() });
@@ -316,7 +324,7 @@ impl<S: Store> Dispatcher<S> {
             self.look_at_once(now);
         } else {
             self.poll.woken(now);
-            self.look_soon = self.claiming;
+            self.look_soon = self.claims > 0;
         }
         self.activity += 1;
     }
@@ -324,7 +332,7 @@ impl<S: Store> Dispatcher<S> {
     /// Something is there to be claimed, certainly or as good as.
     fn look_at_once(&mut self, now: Instant) {
         self.poll.found_all(now);
-        self.look_again = self.claiming;
+        self.look_again = self.claims > 0;
     }
 
     fn on_time(&mut self, now: Instant) {
@@ -420,7 +428,7 @@ impl<S: Store> Dispatcher<S> {
             && self.stale.is_empty()
             && self.pauses.waiting() == 0
             && !self.settling
-            && !self.claiming;
+            && self.claims == 0;
         match self.grace_ends {
             Some(end) => (quiet && !hot_open) || now >= end + 2 * LAST_GRACE,
             None => {
@@ -442,7 +450,8 @@ impl<S: Store> Dispatcher<S> {
         let Ok(reply) = reply else {
             // A store's panics are caught: this is one of our own. What was to be settled comes again.
             self.held.retain(|_, held| held.stage != Stage::Settling);
-            (self.claiming, self.settling, self.renewing) = (false, false, false);
+            (self.claims, self.expected) = (0, 0);
+            (self.settling, self.renewing) = (false, false);
             self.pauses.unasked();
             self.inner.share.looked(None);
             self.poll.failed(Instant::now(), fastrand::f64());
@@ -451,7 +460,8 @@ impl<S: Store> Dispatcher<S> {
         };
         match reply {
             Reply::Claimed { limit, asked, activity, outcome } => {
-                self.claiming = false;
+                self.claims = self.claims.saturating_sub(1);
+                self.expected = self.expected.saturating_sub(limit as usize);
                 match outcome {
                     Ok(messages) => {
                         self.inner.is_up();

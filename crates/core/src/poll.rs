@@ -1,7 +1,7 @@
 //! When the cold path looks for work: often while there is some, seldom while there is none. Pure: the time is passed in.
 //!
 //! Polling is the guarantee; wake-ups and known due times only bring a look forward. A wake-up may come before the commit that it
-//! is about, so looks that find nothing after one are repeated quickly at first, and then ever later: what is committed some
+//! is about, so looks that find nothing after one are repeated at once a few times, and then ever later: what is committed some
 //! time after its wake-up is found within about as much time again. Looks that find many are the floor apart, so that they find
 //! more; those that find few may follow each other sooner.
 
@@ -16,6 +16,9 @@ use crate::settings::Settings;
 const BRISK: Duration = Duration::from_millis(100);
 /// How many a look has to find for the next one to keep its distance.
 const MANY: u32 = 8;
+/// How many looks that find nothing may follow a wake-up and each other without a pause: the shortest pause that a timer can
+/// keep is a millisecond, and most commits take less.
+const EAGER: u32 = 3;
 /// How many known due times are remembered; the others are found by polling.
 const MOST_HINTS: usize = 1_000;
 
@@ -26,6 +29,8 @@ pub(crate) struct Poll {
     interval: Duration,
     /// How soon after the last look the next one may come.
     spacing: Duration,
+    /// How many more looks need no pause.
+    eager: u32,
     last: Option<Instant>,
     next: Instant,
     hints: BTreeSet<Instant>,
@@ -55,6 +60,7 @@ impl Poll {
             found: now,
             interval: floor,
             spacing: floor,
+            eager: 0,
             last: None,
             next: now,
             hints: BTreeSet::new(),
@@ -77,6 +83,7 @@ impl Poll {
     /// There may be something.
     pub(crate) fn woken(&mut self, now: Instant) {
         self.interval = self.quick();
+        self.eager = if self.is_brisk() { EAGER } else { 0 };
         self.next = self.next.min(self.no_sooner(now));
     }
 
@@ -102,14 +109,14 @@ impl Poll {
 
     /// It found all that it asked for: there may be more.
     pub(crate) fn found_all(&mut self, now: Instant) {
-        self.found = now;
+        (self.found, self.eager) = (now, 0);
         self.interval = self.floor;
         self.next = now;
     }
 
     /// It found so many, less than it asked for.
     pub(crate) fn found_some(&mut self, now: Instant, found: u32) {
-        self.found = now;
+        (self.found, self.eager) = (now, 0);
         self.interval = self.floor;
         self.spacing = if self.is_brisk() { self.floor * found.min(MANY) / MANY } else { self.floor };
         self.next = now + self.floor;
@@ -117,6 +124,10 @@ impl Poll {
 
     /// It found nothing. The random number in `0.0..1.0` keeps many processes from looking at the same time.
     pub(crate) fn found_none(&mut self, now: Instant, random: f64) {
+        if let Some(left) = self.eager.checked_sub(1) {
+            (self.eager, self.next) = (left, now);
+            return;
+        }
         let idle = self.idle.filter(|(after, _)| now.duration_since(self.found) >= *after);
         self.wait(now, random, idle.map_or(self.ceiling, |(_, ceiling)| ceiling));
     }
@@ -129,6 +140,7 @@ impl Poll {
 
     /// It failed.
     pub(crate) fn failed(&mut self, now: Instant, random: f64) {
+        self.eager = 0;
         self.interval = self.interval.max(Duration::from_millis(100)).min(self.failing_ceiling);
         self.wait(now, random, self.failing_ceiling);
         self.spacing = self.next - now;
@@ -164,9 +176,14 @@ mod tests {
         assert_eq!(poll.next(), now + ms(10) / 32, "not at once after the last look");
         poll.woken(now + ms(40));
         assert_eq!(poll.next(), now + ms(10) / 32, "a later wake-up does not put it off");
+        for _ in 0..EAGER {
+            poll.looked(now + ms(50));
+            poll.found_none(now + ms(50), 0.5);
+            assert_eq!(poll.next(), now + ms(50), "at once: the commit may be about to come");
+        }
         poll.looked(now + ms(50));
         poll.found_none(now + ms(50), 0.5);
-        assert_eq!(poll.next(), now + ms(50) + ms(10) / 32, "soon again: the commit may be about to come");
+        assert_eq!(poll.next(), now + ms(50) + ms(10) / 32, "and soon again");
         poll.looked(now + ms(50));
         poll.found_some(now + ms(50), 1);
         poll.woken(now + ms(51));

@@ -9,7 +9,6 @@ pub mod inbox;
 pub mod join;
 pub mod memory;
 
-use std::collections::HashSet;
 use std::fmt::Debug;
 use std::ops::DerefMut;
 use std::time::{Duration, SystemTime};
@@ -144,7 +143,7 @@ impl<'a> Birth<'a> {
     }
 }
 
-/// The distinct leases of a batch, and where each of the batch's answers comes from.
+/// The distinct leases of a batch, in their order, and where each of the batch's answers comes from.
 ///
 /// Of several settlements for one lease the first decides; sending the others to the database would leave the choice
 /// to its planner.
@@ -159,31 +158,31 @@ pub fn distinct<'a, T>(
             format!("give at most {MAX_BATCH}"),
         ));
     }
-    let mut seen = HashSet::with_capacity(batch.len());
-    let mut first = Vec::with_capacity(batch.len());
-    let decides = batch
-        .iter()
-        .map(|item| {
-            let new = seen.insert(lease(item));
-            if new {
-                first.push(item);
-            }
-            new
-        })
-        .collect();
-    Ok((first, Answers(decides)))
+    let mut order: Vec<(Lease, usize)> = batch.iter().map(lease).zip(0..).collect();
+    order.sort_unstable();
+    let mut sent: Vec<&T> = Vec::with_capacity(batch.len());
+    let mut places = vec![None; batch.len()];
+    let mut last = None;
+    for (lease, place) in order {
+        if last.replace(lease) != Some(lease) {
+            places[place] = Some(sent.len());
+            sent.push(&batch[place]);
+        }
+    }
+    Ok((sent, Answers(places)))
 }
 
-/// Which of a batch's members were sent to the database.
+/// Where each of a batch's members is among those that were sent to the database.
 #[derive(Debug)]
-pub struct Answers(Vec<bool>);
+pub struct Answers(Vec<Option<usize>>);
 
 impl Answers {
     /// One answer per member of the batch: the database's, in order, or lost for one that repeated a lease.
     pub fn expand(&self, sent: &[Settled]) -> Vec<Settled> {
-        let mut sent = sent.iter().copied();
-        let answer =
-            |decides: &bool| if *decides { sent.next().unwrap_or(Settled::Gone) } else { Settled::Lost };
+        let answer = |place: &Option<usize>| match place {
+            Some(place) => sent.get(*place).copied().unwrap_or(Settled::Gone),
+            None => Settled::Lost,
+        };
         self.0.iter().map(answer).collect()
     }
 }

@@ -384,6 +384,7 @@ macro_rules! store_suite {
                 ack_is_done,
                 ack_deletes_where_done_is_not_kept,
                 an_ack_can_be_repeated,
+                answers_come_as_they_were_asked_for,
                 abandon_comes_back_later,
                 abandon_at_the_limit_is_dead,
                 outages_cost_no_attempt,

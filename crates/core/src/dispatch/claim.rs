@@ -2,6 +2,7 @@
 //!
 //! Nothing is claimed that could not start, or that memory has no room for.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use tracing::debug;
 use super::hot::Fresh;
 use super::queue::{Waiting, runs_alone};
 use super::{Dispatcher, Reply, Until};
-use crate::id::Lease;
+use crate::id::{Lease, WorkItemId};
 use crate::message::Message;
 use crate::metrics::{self, count};
 use crate::outcome::Outcome;
 use crate::store::{ClaimRequest, Store};
 
+/// How many claims may be under way at a time.
+const MOST_CLAIMS: u32 = 2;
 /// A message that comes back while its last delivery is still under way here waits this long.
 const OVERLAP_DELAY: Duration = Duration::from_secs(1);
 impl<S: Store> Dispatcher<S> {
@@ -36,7 +39,9 @@ impl<S: Store> Dispatcher<S> {
     /// How many messages to claim, if any at all.
     pub(super) fn wanted(&self, now: Instant) -> Option<u32> {
         let registry = &self.inner.plan.registry;
-        if self.claiming || self.is_stopping() || self.settle_at.is_some() || registry.is_empty() {
+        // A second one while the first is being read keeps the database busy, if there is more than handlers can wait for.
+        let most = if self.was_full && !self.inner.share.has_others() { MOST_CLAIMS } else { 1 };
+        if self.claims >= most || self.is_stopping() || self.settle_at.is_some() || registry.is_empty() {
             return None;
         }
         if self.inner.share.must_give_way(now) {
@@ -57,7 +62,7 @@ impl<S: Store> Dispatcher<S> {
             free = 1;
         }
         // What waits for its lease to be renewed waits in memory, too.
-        let waiting = self.queue.cold_len() + self.stale.len();
+        let waiting = self.queue.cold_len() + self.stale.len() + self.expected;
         let room = (settings.cold_capacity as usize).saturating_sub(waiting);
         let bytes = (settings.cold_bytes as usize).saturating_sub(self.queue.cold_bytes());
         // Others may have filled the memory that all share; what is then left is for whoever has a turn.
@@ -74,7 +79,7 @@ impl<S: Store> Dispatcher<S> {
         )]
         let fitting = ((bytes as f64 / self.average_bytes) as usize).max(usize::from(bytes > 0));
         let quantum = shared.map_or(usize::MAX, |_| settings.tenants_quantum as usize);
-        let want = self.prefetch.want(waiting, free).min(room).min(fitting).min(quantum);
+        let want = self.prefetch.want(waiting, free, self.claims > 0).min(room).min(fitting).min(quantum);
         u32::try_from(want).ok().filter(|want| *want > 0)
     }
 
@@ -94,7 +99,8 @@ impl<S: Store> Dispatcher<S> {
             return;
         }
         self.poll.looked(now);
-        (self.claiming, self.look_again, self.look_soon) = (true, false, false);
+        (self.claims, self.expected) = (self.claims + 1, self.expected + limit as usize);
+        (self.look_again, self.look_soon) = (false, false);
         let (inner, activity) = (Arc::clone(&self.inner), self.activity);
         self.calls.spawn(async move {
             let request = ClaimRequest::new(inner.worker.clone())
@@ -120,7 +126,8 @@ impl<S: Store> Dispatcher<S> {
         let free = self.running.len() + self.stuck.len() < self.inner.plan.settings.workers as usize;
         // A suspect comes alone: that says nothing about what else there is.
         let alone = found == 1 && messages.iter().any(|message| message.lease_losses > 0);
-        if found == limit as usize || alone {
+        self.was_full = found == limit as usize && !alone;
+        if self.was_full || alone {
             self.poll.found_all(now);
             if !alone {
                 let since_last = self.last_full_claim.replace(now).map(|last| now - last);
@@ -137,20 +144,21 @@ impl<S: Store> Dispatcher<S> {
         } else if std::mem::take(&mut self.look_soon) {
             self.poll.woken(now);
         }
+        let old = self.older(&messages);
+        old.iter().for_each(|old| self.lose(*old, now));
         for message in messages {
             #[allow(clippy::cast_precision_loss, reason = "an estimate")]
             let bytes = (message.payload.len() as f64).max(1.0);
             self.average_bytes = 0.8 * self.average_bytes + 0.2 * bytes;
             let lease = message.lease();
-            // Leases of the same message that were lost without this worker's noticing.
-            let first = Lease { item: lease.item, epoch: i32::MIN };
-            let old: Vec<Lease> = self.held.range(first..lease).map(|(old, _)| *old).collect();
-            old.iter().for_each(|old| self.lose(*old, now));
             self.hold(lease, asked + self.inner.plan.settings.lease);
             let message = Arc::new(message);
-            if self.is_stopping() {
+            // Nothing may join a suspect that waits, as in `wanted`; not even what was asked for before it came.
+            let joins = !runs_alone(&message)
+                && (self.queue.has_loner() || self.stale.iter().any(Waiting::runs_alone));
+            if self.is_stopping() || joins {
                 self.release(message);
-            } else if old.iter().any(|old| self.running.contains_key(old)) {
+            } else if old.iter().any(|old| old.item == lease.item && self.running.contains_key(old)) {
                 // Its handler has not stopped yet, and no two may have it at a time.
                 self.gather(message, Outcome::Defer { delay: OVERLAP_DELAY }, None);
             } else if runs_alone(&message) && self.running.values().any(|one| runs_alone(&one.message)) {
@@ -160,5 +168,19 @@ impl<S: Store> Dispatcher<S> {
                 self.queue.push(Waiting { message, since: now, slot: None });
             }
         }
+    }
+
+    /// Leases of the same messages that were lost without this worker's noticing. None has, whose first lease this is.
+    fn older(&self, messages: &[Message]) -> Vec<Lease> {
+        let again: HashMap<WorkItemId, i32> = messages
+            .iter()
+            .filter(|message| message.epoch > 1)
+            .map(|message| (message.item, message.epoch))
+            .collect();
+        if again.is_empty() {
+            return Vec::new();
+        }
+        let is_older = |lease: &&Lease| again.get(&lease.item).is_some_and(|epoch| lease.epoch < *epoch);
+        self.held.keys().filter(is_older).copied().collect()
     }
 }

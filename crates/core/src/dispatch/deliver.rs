@@ -9,7 +9,6 @@ use tracing::{Instrument as _, info, info_span};
 
 use super::call::caught;
 use crate::handler::{Arrival, HandlerError, HandlerResult};
-use crate::id::Lease;
 use crate::registry::Registered;
 use crate::trace::TraceContext;
 
@@ -44,13 +43,13 @@ impl Progress {
     }
 }
 
-/// Calls the handlers, one after the other, until one is not done. Says which lease this was about, too.
+/// Calls the handlers, one after the other, until one is not done.
 pub(crate) async fn deliver(
     handlers: Vec<Arc<Registered>>,
     arrival: Arrival,
     progress: Progress,
     store: Arc<str>,
-) -> (Lease, HandlerResult) {
+) -> HandlerResult {
     let message = Arc::clone(&arrival.message);
     let context = TraceContext::of(&message).child();
     let span = info_span!(
@@ -86,5 +85,5 @@ pub(crate) async fn deliver(
         }
         Ok(())
     };
-    (message.lease(), context.scope(calls.instrument(span)).await)
+    context.scope(calls.instrument(span)).await
 }

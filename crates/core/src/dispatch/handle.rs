@@ -6,20 +6,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{AbortHandle, Id, JoinError};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::deliver::{Progress, deliver};
+use super::ends::{End, Ending};
 use super::queue::Waiting;
 use super::renew::Stage;
 use super::settle::dies;
 use super::verdict::{Ended, outcome};
 use super::{Dispatcher, LAST_GRACE};
 use crate::commons::Wish;
-use crate::error::Result;
-use crate::handler::{Arrival, HandlerError, HandlerResult};
+use crate::handler::{Arrival, HandlerError};
 use crate::id::Lease;
 use crate::message::Message;
 use crate::metrics::{self, Times, count_failure};
@@ -45,7 +45,6 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) message: Arc<Message>,
-    pub(super) task: Id,
     pub(super) abort: AbortHandle,
     pub(super) cancel: CancellationToken,
     pub(super) progress: Progress,
@@ -55,9 +54,6 @@ pub(super) struct Running {
     pub(super) timeout: Duration,
     pub(super) started: Instant,
 }
-
-/// What a task of a delivery came to.
-type Delivered = Result<(Id, (Lease, HandlerResult)), JoinError>;
 
 impl<S: Store> Dispatcher<S> {
     pub(super) fn start(&mut self, now: Instant) {
@@ -146,8 +142,9 @@ impl<S: Store> Dispatcher<S> {
         };
         let handlers = self.inner.plan.registry.of(message.topic.as_str());
         let name = Arc::clone(&self.inner.name);
-        let abort = self.deliveries.spawn(deliver(handlers, arrival, progress.clone(), name));
-        let task = abort.id();
+        let ending = Ending::new(&self.ends, lease);
+        let delivery = deliver(handlers, arrival, progress.clone(), name);
+        let abort = tokio::spawn(async move { ending.answered(delivery.await) }).abort_handle();
         let timeout = self.inner.rules_of(message.topic.as_str()).timeout;
         let deadline = now + timeout;
         self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
@@ -155,44 +152,36 @@ impl<S: Store> Dispatcher<S> {
             held.stage = Stage::Running;
         }
         let phase = Phase::Working;
-        let running =
-            Running { message, task, abort, cancel, progress, phase, deadline, timeout, started: now };
+        let running = Running { message, abort, cancel, progress, phase, deadline, timeout, started: now };
         self.running.insert(lease, running);
     }
 
-    /// A handler has ended, and with it perhaps others.
-    pub(super) fn some_ended(&mut self, first: Delivered) {
-        let mut times = Times::new(metrics::HANDLER_SECONDS, &self.inner.name, "topic");
-        let mut next = Some(first);
-        while let Some(ended) = next {
-            self.ended(ended, &mut times);
-            next = self.deliveries.try_join_next_with_id();
+    /// Takes in the deliveries that have ended; whether there were any.
+    pub(super) fn some_ended(&mut self) -> bool {
+        let ends = self.ends.take();
+        if ends.is_empty() {
+            return false;
         }
+        let mut times = Times::new(metrics::HANDLER_SECONDS, &self.inner.name, "topic");
+        ends.into_iter().for_each(|end| self.ended(end, &mut times));
+        true
     }
 
-    fn ended(&mut self, ended: Delivered, times: &mut Times) {
-        let (task, lease, answer) = match ended {
-            Ok((task, (lease, answer))) => (task, Some(lease), Ok(answer)),
-            Err(error) => {
-                let dropped = self.running.iter().find(|(_, running)| running.task == error.id());
-                (error.id(), dropped.map(|(lease, _)| *lease), Err(error))
-            }
-        };
-        if self.stuck.remove(&task) {
-            self.inner.share.ended();
+    fn ended(&mut self, end: End, times: &mut Times) {
+        let End { lease, answer } = end;
+        self.inner.share.ended();
+        if self.stuck.remove(&lease) {
             return;
         }
-        let Some(lease) = lease else { return };
-        self.inner.share.ended();
         let Some(running) = self.running.remove(&lease) else { return };
         self.prefetch.ended();
         let took = running.started.elapsed();
         times.add(running.message.topic.as_str(), took);
         let ended = match (answer, running.phase) {
             // Done is done, however late: the store knows whether the lease still holds.
-            (Ok(Ok(())), _) => Ended::Answered(Ok(())),
-            (Ok(answer), Phase::Working) => Ended::Answered(answer),
-            (Err(error), Phase::Working) => Ended::Answered(Err(error.into())),
+            (Some(Ok(())), _) => Ended::Answered(Ok(())),
+            (Some(answer), Phase::Working) => Ended::Answered(answer),
+            (None, Phase::Working) => Ended::Answered(Err("the delivery ended before its handlers".into())),
             (_, Phase::Cancelled(Why::TimedOut) | Phase::Dropped(Why::TimedOut)) => {
                 Ended::TimedOut(running.timeout)
             }
@@ -282,7 +271,7 @@ impl<S: Store> Dispatcher<S> {
             message_id = %running.message.id, topic = %running.message.topic, store = %self.inner.name,
             "a handler blocks its thread and cannot be stopped"
         );
-        self.stuck.insert(running.task);
+        self.stuck.insert(lease);
         match why {
             Why::Lost => drop(self.held.remove(&lease)),
             Why::TimedOut => self.judge(running.message, Ended::Stuck(running.timeout), &running.progress),

@@ -25,13 +25,16 @@ impl Prefetch {
         Self { workers, most, ahead: 0, ended: 0 }
     }
 
-    /// How many to claim now, given how many wait in memory and how many handlers are free; none means not yet.
-    pub(crate) fn want(&self, waiting: usize, free: usize) -> usize {
+    /// How many to claim now, given how many wait in memory or are on their way, and how many handlers are free; none means not
+    /// yet. Behind fast handlers the reach is twice as long while some are on their way, so that the next ones can be, too.
+    pub(crate) fn want(&self, waiting: usize, free: usize, some_come: bool) -> usize {
+        let is_fast = self.ahead > self.workers;
+        let ahead = if some_come && is_fast { 2 * self.ahead } else { self.ahead };
         // Waiting until half of what is ahead is used up keeps claims large.
-        if waiting > self.ahead / 2 {
+        if waiting > ahead / 2 {
             return 0;
         }
-        (free + self.ahead).saturating_sub(waiting).min(self.most)
+        (free + ahead).saturating_sub(waiting).min(self.most)
     }
 
     /// A claim came back full: this long after the one before, and perhaps while handlers were without work.
@@ -65,18 +68,29 @@ mod tests {
     #[test]
     fn the_reach_follows_the_handlers() {
         let mut prefetch = Prefetch::new(4, 200);
-        assert_eq!((prefetch.want(0, 4), prefetch.want(0, 0), prefetch.want(1, 4)), (4, 0, 0));
+        assert_eq!(
+            (prefetch.want(0, 4, false), prefetch.want(0, 0, false), prefetch.want(1, 4, false)),
+            (4, 0, 0)
+        );
         let mut wants = Vec::new();
         for _ in 0..8 {
             prefetch.full(true, None);
-            wants.push(prefetch.want(0, 4));
+            wants.push(prefetch.want(0, 4, false));
         }
         assert_eq!(wants, [8, 12, 20, 36, 68, 132, 200, 200]);
-        assert_eq!((prefetch.want(101, 4), prefetch.want(100, 0)), (0, 100));
+        assert_eq!((prefetch.want(101, 4, false), prefetch.want(100, 0, false)), (0, 100));
+        assert_eq!(
+            (prefetch.want(200, 0, true), prefetch.want(201, 0, true)),
+            (200, 0),
+            "a claim behind a claim"
+        );
+        let mut slow = Prefetch::new(4, 200);
+        slow.full(true, None);
+        assert_eq!((slow.want(4, 0, true), slow.want(2, 0, true)), (0, 2), "as if they were here");
         (0..8).for_each(|_| prefetch.waited(Duration::from_secs(1)));
-        assert_eq!(prefetch.want(0, 0), 0);
+        assert_eq!(prefetch.want(0, 0, false), 0);
         prefetch.waited(Duration::ZERO);
-        assert_eq!(prefetch.want(0, 3), 3);
+        assert_eq!(prefetch.want(0, 3, false), 3);
     }
 
     /// HOT-014: claims that are used up at once grow, too, although the handlers never run dry; while no handler
@@ -85,15 +99,15 @@ mod tests {
     fn close_claims_grow() {
         let mut prefetch = Prefetch::new(4, 200);
         prefetch.full(false, Some(Duration::ZERO));
-        assert_eq!(prefetch.want(0, 0), 0);
+        assert_eq!(prefetch.want(0, 0, false), 0);
         prefetch.ended();
         prefetch.full(false, Some(Duration::from_millis(50)));
-        assert_eq!(prefetch.want(0, 0), 0);
+        assert_eq!(prefetch.want(0, 0, false), 0);
         let mut reaches = Vec::new();
         for _ in 0..4 {
             (0..16).for_each(|_| prefetch.ended());
             prefetch.full(false, Some(Duration::from_millis(1)));
-            reaches.push(prefetch.want(0, 0));
+            reaches.push(prefetch.want(0, 0, false));
         }
         assert_eq!(reaches, [4, 8, 16, 32]);
     }

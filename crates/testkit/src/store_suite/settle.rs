@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::{Failure, FailureClass, Message, Outcome, Record, Settled, State};
+use posthaste_core::{
+    Failure, FailureClass, Lease, Message, Outcome, Record, Settled, Settlement, State, Store as _,
+};
 
 use super::support::*;
 use crate::Fixture;
@@ -61,6 +63,32 @@ pub async fn an_ack_can_be_repeated<F: Fixture>(fixture: &Arc<F>) {
     apply(fixture.store(), message.lease(), Outcome::Ack).await;
     assert_eq!(records(fixture.store()).await, shifted);
     assert_eq!(before.len(), 1);
+}
+
+/// One answer for each question and in its order, in whatever order the store goes about it.
+pub async fn answers_come_as_they_were_asked_for<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store_that_deletes();
+    enqueue(&store, &plains(6)).await;
+    let held: Vec<Lease> = claim(&store, 6).await.iter().map(Message::lease).collect();
+    apply(&store, held[2], Outcome::Ack).await;
+    let stale = Lease { epoch: held[5].epoch + 1, ..held[5] };
+    for (asked, answers) in [
+        // All of one epoch, one of them gone, one asked for twice.
+        (vec![held[4], held[2], held[0], held[4]], "AGAL"),
+        // One of another epoch among them.
+        (vec![held[3], stale, held[2], held[1]], "ALGA"),
+        (vec![held[5], held[0]], "AG"),
+    ] {
+        let asked: Vec<_> = asked.into_iter().map(|lease| Settlement::new(lease, Outcome::Ack)).collect();
+        let settled = store.settle(&asked).await.unwrap().settled;
+        let letters = settled.iter().map(|answer| match answer {
+            Settled::Applied => 'A',
+            Settled::Lost => 'L',
+            Settled::Gone => 'G',
+        });
+        assert_eq!(letters.collect::<String>(), answers, "{asked:?}");
+    }
+    assert_eq!(records(&store).await, []);
 }
 
 /// OBX-035, OBX-036, OBX-037, OBX-040, OBX-041, HOT-005: an abandoned message is nobody's, one attempt poorer, and comes
