@@ -148,7 +148,8 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         async { Ok(Self::execute(connection, statement, args).await? > 0) }
     }
 
-    /// Answers a code for each settlement, or one that holds for all, and then the joins that ended by them, with no code.
+    /// Answers a code for each settlement, which come in the order of their leases, or one that holds for all, and then the joins
+    /// that ended by them, with no code.
     #[doc(hidden)]
     fn settle(
         connection: &mut Connection<Self>,

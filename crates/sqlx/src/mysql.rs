@@ -52,7 +52,7 @@ impl Dialect for MySql {
 
     const FILES: Files = files!(
         "mysql",
-        enqueue_one: None,
+        shortcuts: None,
         migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk"],
         routines: [
             "enqueue", "claim", "wake_waits", "count_steps", "uncount_steps", "settle", "ack", "abandon", "defer",

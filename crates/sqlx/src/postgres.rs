@@ -31,7 +31,7 @@ use crate::naming::Naming;
 use crate::options::StoreOptions;
 use crate::row::{columns, read};
 use crate::source::Database;
-use crate::sql::{Files, Statement, Statements, files};
+use crate::sql::{Files, Shortcuts, Statement, Statements, files};
 use crate::store::SqlStore;
 
 /// A store over PostgreSQL.
@@ -84,10 +84,11 @@ impl Dialect for Postgres {
 
     const FILES: Files = files!(
         "postgres",
-        enqueue_one: Some([
-            include_str!("../sql/postgres/one/ready.sql"),
-            include_str!("../sql/postgres/one/leased.sql"),
-        ]),
+        shortcuts: Some(Shortcuts {
+            ready: include_str!("../sql/postgres/shortcuts/ready.sql"),
+            leased: include_str!("../sql/postgres/shortcuts/leased.sql"),
+            ack: include_str!("../sql/postgres/shortcuts/ack.sql"),
+        }),
         migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk"],
         routines: ["check", "lease", "claim", "joins", "settle", "keep", "choose", "enqueue", "inbox", "pause"]
     );
@@ -166,9 +167,9 @@ impl Dialect for Postgres {
         messages: &[NewMessage],
         birth: Birth<'_>,
     ) -> Result<Result<Vec<Enqueued>>, SqlxError> {
-        let stored = match (messages, &statements.enqueue_one) {
-            ([message], Some(one)) => {
-                insert_one(connection, one, message, birth).await?.into_iter().collect()
+        let stored = match (messages, &statements.shortcuts) {
+            ([message], Some(shortcuts)) => {
+                insert_one(connection, shortcuts, message, birth).await?.into_iter().collect()
             }
             _ => insert_many(connection, &statements.enqueue, messages, birth).await?,
         };
@@ -199,9 +200,11 @@ impl Dialect for Postgres {
         settlements: &[&Settlement],
         keep_done: bool,
     ) -> Result<Vec<PgRow>, SqlxError> {
-        query_with_result(statements.settle.sql(), settle_args(settlements, keep_done))
-            .fetch_all(connection)
-            .await
+        let (statement, args) = match (ack_args(settlements, keep_done), &statements.shortcuts) {
+            (Some(args), Some(shortcuts)) => (&shortcuts.ack, args),
+            _ => (&statements.settle, settle_args(settlements, keep_done)),
+        };
+        query_with_result(statement.sql(), args).fetch_all(connection).await
     }
 
     async fn renew(
@@ -350,18 +353,18 @@ async fn insert_many(
 /// The same for one message.
 async fn insert_one(
     connection: &mut PgConnection,
-    [ready, leased]: &[Statement; 2],
+    shortcuts: &Shortcuts<Statement>,
     message: &NewMessage,
     birth: Birth<'_>,
 ) -> Result<Option<Stored>, SqlxError> {
     if let Birth::Leased { worker, lease } = birth.for_message(message) {
         let args = leased_args(message, worker.as_str(), interval(lease));
-        let row = query_with_result(leased.sql(), args).fetch_optional(connection).await?;
+        let row = query_with_result(shortcuts.leased.sql(), args).fetch_optional(connection).await?;
         let item = row.map(|row| row.try_get(0)).transpose()?.map(WorkItemId::new);
         // The epoch that it is born with.
         return Ok(item.map(|item| (message.id(), Some(Lease { item, epoch: 1 }))));
     }
-    let done = query_with_result(ready.sql(), ready_args(message)).execute(connection).await?;
+    let done = query_with_result(shortcuts.ready.sql(), ready_args(message)).execute(connection).await?;
     Ok((done.rows_affected() > 0).then_some((message.id(), None)))
 }
 
@@ -452,29 +455,36 @@ fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments,
     Ok(args)
 }
 
+/// The runs of neighbours among acks that are all of one epoch; none if they are not.
+fn ack_args(settlements: &[&Settlement], keep_done: bool) -> Option<Result<PgArguments, BoxDynError>> {
+    let epoch = settlements.first()?.lease.epoch;
+    let (mut firsts, mut lasts) = (Vec::<i64>::new(), Vec::<i64>::new());
+    for settlement in settlements {
+        let item = settlement.lease.item.get();
+        // The largest number there is has no next one, which a range would need.
+        let is_plain = settlement.outcome == Outcome::Ack && settlement.handled.is_none() && item < i64::MAX;
+        if !is_plain || settlement.lease.epoch != epoch {
+            return None;
+        }
+        match lasts.last_mut() {
+            Some(last) if *last + 1 == item => *last = item,
+            _ => {
+                firsts.push(item);
+                lasts.push(item);
+            }
+        }
+    }
+    let mut args = PgArguments::default();
+    let added = args.add(firsts).and_then(|()| args.add(lasts));
+    Some(added.and_then(|()| args.add(epoch)).and_then(|()| args.add(keep_done)).map(|()| args))
+}
+
 fn settle_args(settlements: &[&Settlement], keep_done: bool) -> Result<PgArguments, BoxDynError> {
     fn column<'a, T>(settlements: &[&'a Settlement], value: impl Fn(&'a Settlement) -> T) -> Vec<T> {
         settlements.iter().map(|settlement| value(settlement)).collect()
     }
     let mut args = PgArguments::default();
     args.add(column(settlements, |s| s.lease.item.get()))?;
-    if settlements.iter().all(|s| s.outcome == Outcome::Ack && s.handled.is_none()) {
-        // Nearly all of them, and then hardly anything has to be said.
-        let first = settlements.first().map(|s| s.lease.epoch);
-        match first.filter(|first| settlements.iter().all(|s| s.lease.epoch == *first)) {
-            Some(epoch) => args.add(vec![epoch])?,
-            None => args.add(column(settlements, |s| s.lease.epoch))?,
-        }
-        args.add(None::<Vec<i16>>)?;
-        args.add(None::<Vec<i64>>)?;
-        args.add(None::<Vec<i16>>)?;
-        args.add(None::<Vec<String>>)?;
-        args.add(None::<Vec<i32>>)?;
-        args.add(keep_done)?;
-        args.add(None::<Vec<i64>>)?;
-        args.add(None::<Vec<String>>)?;
-        return Ok(args);
-    }
     args.add(column(settlements, |s| s.lease.epoch))?;
     args.add(column(settlements, |s| s.outcome.code()))?;
     args.add(column(settlements, |s| span_micros(s.outcome.delay())))?;

@@ -28,14 +28,25 @@ impl Statement {
     }
 }
 
+/// What is asked for most often, where that is another statement than the general one.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "the others have none"))]
+pub(crate) struct Shortcuts<T> {
+    /// One message, ready.
+    pub(crate) ready: T,
+    /// One message, born leased.
+    pub(crate) leased: T,
+    /// Acks that are all of one epoch.
+    pub(crate) ack: T,
+}
+
 macro_rules! statements {
     ($($name:ident),* $(,)?) => {
         /// The text of a dialect's files.
         #[derive(Clone, Copy, Debug)]
         pub struct Files {
             $(pub(crate) $name: &'static str,)*
-            /// For one message, ready and born leased, where that is another statement than for a batch.
-            pub(crate) enqueue_one: Option<[&'static str; 2]>,
+            pub(crate) shortcuts: Option<Shortcuts<&'static str>>,
             /// Numbered, never edited once released.
             pub(crate) migrations: &'static [(&'static str, &'static str)],
             /// Made again whenever their text has changed.
@@ -46,15 +57,20 @@ macro_rules! statements {
         #[derive(Clone, Debug)]
         pub(crate) struct Statements {
             $(pub(crate) $name: Statement,)*
-            #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "the others repeat the row of a batch"))]
-            pub(crate) enqueue_one: Option<[Statement; 2]>,
+            #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "the others have none"))]
+            pub(crate) shortcuts: Option<Shortcuts<Statement>>,
         }
 
         impl Statements {
             pub(crate) fn new(files: &Files, naming: &Naming) -> Self {
+                let render = |text| Statement::new(naming.render(text));
                 Self {
-                    $($name: Statement::new(naming.render(files.$name)),)*
-                    enqueue_one: files.enqueue_one.map(|both| both.map(|text| Statement::new(naming.render(text)))),
+                    $($name: render(files.$name),)*
+                    shortcuts: files.shortcuts.map(|Shortcuts { ready, leased, ack }| Shortcuts {
+                        ready: render(ready),
+                        leased: render(leased),
+                        ack: render(ack),
+                    }),
                 }
             }
         }
@@ -114,7 +130,7 @@ statements!(
 /// The files of a dialect's folder, with its migrations and routines in the order in which they are run.
 macro_rules! files {
     (
-        $dialect:literal, enqueue_one: $enqueue_one:expr, migrations: [$($migration:literal),* $(,)?],
+        $dialect:literal, shortcuts: $shortcuts:expr, migrations: [$($migration:literal),* $(,)?],
         routines: [$($routine:literal),* $(,)?]
     ) => {
         $crate::sql::Files {
@@ -165,7 +181,7 @@ macro_rules! files {
             unpark: include_str!(concat!("../sql/", $dialect, "/unpark.sql")),
             version: include_str!(concat!("../sql/", $dialect, "/version.sql")),
             wait: include_str!(concat!("../sql/", $dialect, "/wait.sql")),
-            enqueue_one: $enqueue_one,
+            shortcuts: $shortcuts,
             migrations: &[$((
                 $migration,
                 include_str!(concat!("../sql/", $dialect, "/migrations/", $migration, ".sql")),

@@ -73,7 +73,7 @@ impl Dialect for Sqlite {
 
     const FILES: Files = files!(
         "sqlite",
-        enqueue_one: None,
+        shortcuts: None,
         migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk"],
         routines: []
     );

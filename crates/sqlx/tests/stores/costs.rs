@@ -292,15 +292,17 @@ fn pg_enqueue_one() -> Probe {
     let args = || {
         let (id, payload) = (Uuid::now_v7(), format!("decode(repeat('78', {PAYLOAD_BYTES}), 'hex')"));
         let nulls = |count: usize| vec!["null"; count].join(", ");
-        let [texts, times] = [nulls(5), nulls(5)];
-        format!("'{id}', 't', null, 0, null, {payload}, 'application/octet-stream', {texts}, 0, {times}")
+        let [texts, times] = [nulls(5), nulls(4)];
+        format!(
+            "'{id}', 't', 0, null, {payload}, 'application/octet-stream', {texts}, 0, null, null, {times}"
+        )
     };
     Probe {
         operation: "enqueue of 1",
         messages: 1,
-        types: "uuid, text, text, smallint, bytea, bytea, text, text, text, text, text, text, smallint, bigint, bigint, \
+        types: "uuid, text, smallint, bytea, bytea, text, text, text, text, text, text, smallint, bigint, text, bigint, \
                 bigint, bigint, bigint",
-        file: include_str!("../../sql/postgres/one/ready.sql"),
+        file: include_str!("../../sql/postgres/shortcuts/ready.sql"),
         args: args(),
         idle: args(),
     }
@@ -361,21 +363,21 @@ fn pg_leases(leases: &[Lease]) -> [String; 2] {
 
 const PG_NOBODY: [&str; 2] = ["'{-1}'", "'{1}'"];
 
-/// Acks alone, of one epoch.
+/// Acks alone, of one epoch, and of neighbours.
 fn pg_settle(operation: &'static str, leases: &[Lease], keep_done: bool) -> Probe {
+    let items: Vec<i64> = leases.iter().map(|lease| lease.item.get()).collect();
+    let (first, last) = (items.iter().min().unwrap(), items.iter().max().unwrap());
+    assert_eq!(last - first + 1, i64::from(BATCH), "neighbours");
     assert!(leases.iter().all(|lease| lease.epoch == leases[0].epoch));
-    let args = |[seqs, epochs]: [&str; 2]| {
-        format!("{seqs}, {epochs}, null, null, null, null, null, {keep_done}, null, null")
-    };
-    let [seqs, _] = pg_leases(leases);
-    let [_, epoch] = pg_leases(&leases[..1]);
+    let args =
+        |first: i64, last: i64| format!("'{{{first}}}', '{{{last}}}', {}, {keep_done}", leases[0].epoch);
     Probe {
         operation,
         messages: BATCH,
-        types: "bigint[], integer[], smallint[], bigint[], smallint[], text[], integer[], boolean, bigint[], text[]",
-        file: include_str!("../../sql/postgres/settle.sql"),
-        args: args([&seqs, &epoch]),
-        idle: args(PG_NOBODY),
+        types: "bigint[], bigint[], integer, boolean",
+        file: include_str!("../../sql/postgres/shortcuts/ack.sql"),
+        args: args(*first, *last),
+        idle: args(-1, -1),
     }
 }
 

@@ -242,7 +242,7 @@ impl Backend for Postgres {
     const NAME: &'static str = "postgres";
     const TABLE: &'static str = "outbox";
     const OWN_TIMES: &'static [(&'static str, &'static [&'static str])] =
-        &[("lease", &["leased_until"]), ("mark", &["low", "until", "clear_until"])];
+        &[("lease", &["leased_until"]), ("mark", &["low", "until"]), ("walk", &["again_at"])];
 
     async fn make_room() -> (String, StoreOptions, Option<TempDir>) {
         let schema = unique();

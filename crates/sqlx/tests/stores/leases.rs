@@ -506,6 +506,23 @@ fn slow_marks_of_what_is_empty() {
     });
 }
 
+/// What is published after a mark was made is above it, whatever its priority, and comes at once.
+#[test]
+fn slow_marks_hide_nothing_new() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let old = an_old_transaction(fixture).await;
+        traces(fixture).await;
+        assert_eq!(claim(&fixture.store, 1).await, []);
+        assert_eq!(fixture.texts("select count(*)::text from outbox_mark").await, ["1"]);
+        for priority in [-1, 0, 5] {
+            let message = NewMessage::bytes("topic", "x").priority(priority).build().unwrap();
+            fixture.store.enqueue(std::slice::from_ref(&message)).await.unwrap();
+            assert_eq!(ids(&claim(&fixture.store, 1).await), [message.id()], "priority {priority}");
+        }
+        old.rollback().await.unwrap();
+    });
+}
+
 /// What was committed late is below the mark, and delivered all the same.
 #[test]
 fn slow_marks_do_not_hide_what_is_committed_late() {

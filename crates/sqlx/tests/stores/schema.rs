@@ -61,7 +61,7 @@ impl Schema for Postgres {
                    || coalesce(' collate ' || (select collname from pg_collation
                                                where oid = a.attcollation and collname <> 'default'), '') as line
             from pg_class c join pg_attribute a on a.attrelid = c.oid
-            where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r' and a.attnum > 0
+            where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r' and a.attnum > 0 and not a.attisdropped
             union all
             select 2, indexname, replace(indexdef, quote_ident(current_schema()) || '.', '')
             from pg_indexes where schemaname = current_schema()

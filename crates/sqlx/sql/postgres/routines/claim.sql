@@ -1,3 +1,33 @@
+-- The priority between two that has nothing left but traces in the index, and most of them; null if none has many. What is no
+-- longer there cannot be asked for its priority: only how far a walk was tells, over ever smaller halves.
+create or replace function /*:*/crowded(after integer, before integer, walked bigint, many bigint)
+returns integer
+language plpgsql stable
+as $body$
+declare
+    v_index oid := '/*:*/outbox_ready'::regclass;
+    v_middle integer;
+    v_here bigint;
+begin
+    loop
+        v_middle := after + (before - after) / 2;
+        v_here := pg_stat_get_xact_tuples_returned(v_index);
+        perform count(*) from /*:*/outbox o
+        where o.state = 0 and o.lease_losses = 0 and o.priority > after and o.priority <= v_middle;
+        v_here := pg_stat_get_xact_tuples_returned(v_index) - v_here;
+        if before - after = 2 then
+            return case when v_here > many then v_middle end;
+        elsif v_here * 2 > walked then
+            before := v_middle + 1;
+            walked := v_here;
+        else
+            after := v_middle;
+            walked := walked - v_here;
+        end if;
+    end loop;
+end
+$body$;
+
 -- Takes messages that can start now.
 --
 -- The index outbox_ready serves it: one range (priority, due_at <= now) per priority that occurs, in the order of the
@@ -8,19 +38,20 @@
 -- Entries of what was delivered stay in the index until vacuum may remove them; while another transaction is open for long,
 -- for ever. A claim that had to walk over many leaves a mark where it found the first message, and the next ones begin there.
 -- What is committed late, or released, may be below a mark: so marks stay a second behind, and from time to time (a fiftieth of
--- the time) a claim walks from the beginning.
+-- the time, at half a microsecond an entry) a claim walks from the beginning.
 --
--- Nor may a claim walk over all that waits for its turn in its key, again and again. One that took long for what it found is
+-- Nor may a claim walk over all that waits for its turn in its key, again and again. One that walked far for what it found is
 -- remembered, and for ten times as long the others go from key to key instead, and look at the first message of each.
+--
+-- How far a claim walked is counted, not timed: a busy machine must not hide messages. The counts are this session's own; with
+-- track_counts off they stand still, and there are no marks.
+--
+-- Answers whole rows as they are stored, because building others would take most of the time: the epoch of the lease is one more than
+-- the row's. They come in no special order.
 create or replace function /*:*/claim_all(
     worker text, max_messages bigint, lease interval, topics text[], topic_prefixes text[]
 )
-returns table (
-    seq bigint, epoch integer, message_id uuid, topic text, key text, order_policy smallint, payload bytea,
-    content_type text, headers text, correlation_id text, aggregate_type text, aggregate_id text, tenant_id text,
-    priority smallint, attempts integer, lease_losses integer, occurred_at timestamptz, created_at timestamptz,
-    due_at timestamptz, expires_at timestamptz, failing_since timestamptz, handled text
-)
+returns setof /*:*/outbox
 language plpgsql volatile
 set jit = off
 set enable_seqscan = off
@@ -29,10 +60,16 @@ set plan_cache_mode = force_generic_plan
 as $body$
 #variable_conflict use_column
 declare
+    c_far constant bigint := 2000;  -- entries, about a millisecond
+    v_index oid := '/*:*/outbox_ready'::regclass;
+    v_before bigint;
+    v_walked bigint;
     v_lease bigint;
     v_leased int8multirange;
     v_paused text[];
     v_paused_prefixes text[];
+    v_are_marks boolean;
+    v_are_suspects boolean;
     v_suspect bigint;
     v_overdue boolean;
     v_again timestamptz;
@@ -41,84 +78,90 @@ declare
     v_priorities integer[] := '{}';
     v_firsts timestamptz[] := '{}';
     v_last integer := -40000;
-    v_mark record;
-    v_found integer;
+    v_mark /*:*/outbox_mark;
+    v_priority integer;
     v_low timestamptz;
     v_first timestamptz;
-    v_began timestamptz;
-    v_took interval;
+    v_lowest bigint;
+    v_highest bigint;
 begin
     perform /*:*/gate();
-    v_lease := (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m);
-    v_leased := (select coalesce(range_agg(i), '{}')
-                 from /*:*/outbox_lease l cross join lateral unnest(l.items) i where l.id >= v_lease);
-    select coalesce(array_agg(p.topics) filter (where p.topics not like '%*'), '{}'),
-           coalesce(array_agg(left(p.topics, -1)) filter (where p.topics like '%*'), '{}')
-    into v_paused, v_paused_prefixes
-    from /*:*/outbox_pause p;
-
-    select w.again_at, w.last_key into v_again, v_key from /*:*/outbox_walk w;
+    select m.lease, m.marks > 0, w.again_at, w.last_key,
+           (select coalesce(range_agg(i), '{}')
+            from /*:*/outbox_lease l cross join lateral unnest(l.items) i where l.id >= m.lease),
+           array(select p.topics from /*:*/outbox_pause p where p.topics not like '%*'),
+           array(select left(p.topics, -1) from /*:*/outbox_pause p where p.topics like '%*'),
+           exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0)
+    into v_lease, v_are_marks, v_again, v_key, v_leased, v_paused, v_paused_prefixes, v_are_suspects
+    from (select coalesce(max(m.lease), 0) as lease, count(*) as marks from /*:*/outbox_mark m) m
+    left join /*:*/outbox_walk w on true;
 
     -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but
     -- before them once it has waited for longer than the lease, so that a steady load cannot starve it.
-    select o.seq, o.due_at < statement_timestamp() - $3
-    into v_suspect, v_overdue
-    from /*:*/outbox o
-    where o.state = 0 and o.lease_losses > 0 and o.due_at <= statement_timestamp() and not v_leased @> o.seq
-      and (o.expires_at is null or o.expires_at > statement_timestamp())
-      and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
-      and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
-      and (o.key is null or not exists (
-          select from /*:*/outbox e
-          where e.key = o.key and e.seq < o.seq
-            and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-    order by o.priority, o.due_at, o.seq
-    limit 1;
+    if v_are_suspects then
+        select o.seq, o.due_at < statement_timestamp() - $3
+        into v_suspect, v_overdue
+        from /*:*/outbox o
+        where o.state = 0 and o.lease_losses > 0 and o.due_at <= statement_timestamp() and not v_leased @> o.seq
+          and (o.expires_at is null or o.expires_at > statement_timestamp())
+          and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
+          and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
+          and (o.key is null or not exists (
+              select from /*:*/outbox e
+              where e.key = o.key and e.seq < o.seq
+                and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
+        order by o.priority, o.due_at, o.seq
+        limit 1;
+    end if;
 
     if v_overdue is distinct from true then
+        -- The first message of each priority.
         loop
-            select m.* into v_mark from /*:*/outbox_mark m where m.priority > v_last order by m.priority limit 1;
-            v_began := clock_timestamp();
-            v_found := null;
-            if v_mark.clear_until is null or v_mark.clear_until <= statement_timestamp() then
-                select o.priority into v_found from /*:*/outbox o
-                where o.state = 0 and o.lease_losses = 0
-                  and o.priority > v_last and o.priority < coalesce(v_mark.priority, 40000)
-                order by o.priority limit 1;
-                v_took := clock_timestamp() - v_began;
-                if v_found is null and v_took > interval '1 millisecond' then
-                    -- Traces of priorities that have nothing left. Behind the last priority there is, the mark is the largest.
-                    insert into /*:*/outbox_mark as m (priority, low, until, clear_until, lease)
-                    values (coalesce(v_mark.priority, 32767), coalesce(v_mark.low, '-infinity'),
-                            coalesce(v_mark.until, statement_timestamp() + 50 * v_took), statement_timestamp() + 50 * v_took,
-                            v_lease)
-                    on conflict (priority) do update set clear_until = excluded.clear_until;
-                    v_began := clock_timestamp();
-                end if;
+            v_mark := null;
+            if v_are_marks then
+                select m.* into v_mark from /*:*/outbox_mark m where m.priority > v_last order by m.priority limit 1;
             end if;
-            v_last := coalesce(v_found, v_mark.priority);
-            exit when v_last is null;
-            v_low := case when v_found is null and v_mark.until > statement_timestamp() then v_mark.low else '-infinity' end;
-            select o.due_at into v_first from /*:*/outbox o
-            where o.state = 0 and o.lease_losses = 0 and o.priority = v_last and o.due_at >= v_low and not v_leased @> o.seq
-            order by o.due_at, o.seq limit 1;
-            v_took := clock_timestamp() - v_began;
-            if v_took > interval '1 millisecond' then
-                insert into /*:*/outbox_mark as m (priority, low, until, lease)
-                values (v_last, least(v_first, statement_timestamp() - interval '1 second'),
-                        case when v_low = '-infinity' then statement_timestamp() + 50 * v_took else v_mark.until end,
+            v_before := pg_stat_get_xact_tuples_returned(v_index);
+            v_low := '-infinity';
+            select o.priority, o.due_at into v_priority, v_first from /*:*/outbox o
+            where o.state = 0 and o.lease_losses = 0
+              and o.priority > v_last and o.priority < coalesce(v_mark.priority, 40000) and not v_leased @> o.seq
+            order by o.priority, o.due_at, o.seq limit 1;
+            v_walked := pg_stat_get_xact_tuples_returned(v_index) - v_before;
+            if v_priority is null and v_walked > c_far then
+                v_priority := /*:*/crowded(v_last, coalesce(v_mark.priority, 40000), v_walked, c_far);
+            end if;
+            if v_priority is null then
+                v_priority := v_mark.priority;
+                exit when v_priority is null;
+                if v_mark.until > statement_timestamp() then
+                    v_low := v_mark.low;
+                end if;
+                v_before := pg_stat_get_xact_tuples_returned(v_index);
+                select o.due_at into v_first from /*:*/outbox o
+                where o.state = 0 and o.lease_losses = 0 and o.priority = v_priority and o.due_at >= v_low
+                  and not v_leased @> o.seq
+                order by o.due_at, o.seq limit 1;
+                v_walked := pg_stat_get_xact_tuples_returned(v_index) - v_before;
+            end if;
+            if v_walked > c_far then
+                insert into /*:*/outbox_mark (priority, low, until, lease)
+                values (v_priority, least(v_first, statement_timestamp() - interval '1 second'),
+                        case when v_low = '-infinity' then statement_timestamp() + v_walked * interval '25 microseconds'
+                             else v_mark.until end,
                         coalesce((select min(l.id) from /*:*/outbox_lease l where l.id >= v_lease), v_lease))
                 on conflict (priority) do update set low = excluded.low, until = excluded.until, lease = excluded.lease;
-            elsif v_found is null and v_low = '-infinity' then
-                delete from /*:*/outbox_mark m where m.priority = v_last;
+            elsif v_priority = v_mark.priority and v_low = '-infinity' then
+                delete from /*:*/outbox_mark m where m.priority = v_priority;
             end if;
             if v_first <= statement_timestamp() then
-                v_priorities := v_priorities || v_last;
+                v_priorities := v_priorities || v_priority;
                 v_firsts := v_firsts || v_first;
             end if;
+            v_last := v_priority;
         end loop;
 
-        if v_again > statement_timestamp() then
+        if v_again > statement_timestamp() and v_priorities <> '{}' then
             with recursive heads (key, seq) as (
                 (select e.key, e.seq from /*:*/outbox e
                  where e.key > v_key
@@ -157,7 +200,7 @@ begin
                 order by o.priority, o.due_at, o.seq
                 limit $2
             )
-            select (select array_agg(c.seq order by c.priority, c.due_at, c.seq) from chosen c),
+            select (select array_agg(c.seq) from chosen c),
                    (select case when count(*) = 2 * $2 then max(l.key) end from looked_at l)
             into v_chosen, v_key;
             -- The next one goes on where this one had enough, or begins anew.
@@ -170,14 +213,14 @@ begin
         end if;
     end if;
 
-    if v_chosen is null and v_overdue is distinct from true then
-        v_began := clock_timestamp();
-        return query
-        with picked as materialized (
-            select due.*
+    if v_chosen is null and v_priorities <> '{}' then
+        v_before := pg_stat_get_xact_tuples_returned(v_index);
+        select array_agg(due.seq), min(due.seq), max(due.seq) into v_chosen, v_lowest, v_highest
+        from (
+            select due.seq
             from unnest(v_priorities, v_firsts) p (priority, first)
             cross join lateral (
-                select o.* from /*:*/outbox o
+                select o.seq from /*:*/outbox o
                 where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
                   and o.due_at >= p.first
                   and o.due_at <= statement_timestamp()
@@ -194,43 +237,35 @@ begin
                 limit $2
             ) due
             limit $2
-        ),
-        taken as (
-            insert into /*:*/outbox_lease (leased_until, worker, items)
-            -- Neighbours, as a backlog has them, need not be put together one by one.
-            select statement_timestamp() + $3, $1,
-                   case when a.last - a.first + 1 = a.taken then int8multirange(int8range(a.first, a.last, '[]'))
-                        else (select range_agg(int8range(p.seq, p.seq, '[]')) from picked p) end
-            from (select count(*) as taken, min(p.seq) as first, max(p.seq) as last from picked p) a
-            where a.taken > 0
-        )
-        select p.seq, p.epoch + 1, p.message_id, p.topic, p.key, p.order_policy, p.payload, p.content_type, p.headers,
-               p.correlation_id, p.aggregate_type, p.aggregate_id, p.tenant_id, p.priority, p.attempts, p.lease_losses,
-               p.occurred_at, p.created_at, p.due_at, p.expires_at, p.failing_since, p.handled
-        from picked p;
-        get diagnostics v_found = row_count;
-        v_took := clock_timestamp() - v_began;
-        if v_took > interval '5 milliseconds' + v_found * interval '20 microseconds' then
-            insert into /*:*/outbox_walk as w (again_at) values (statement_timestamp() + 10 * v_took)
+        ) due;
+        v_walked := pg_stat_get_xact_tuples_returned(v_index) - v_before;
+        if v_walked > 5 * c_far + 20 * coalesce(cardinality(v_chosen), 0) then
+            insert into /*:*/outbox_walk as w (again_at)
+            values (statement_timestamp() + v_walked * interval '5 microseconds')
             on conflict (one) do update set again_at = excluded.again_at;
         elsif v_again is not null then
             delete from /*:*/outbox_walk;
         end if;
-        if v_found > 0 then
-            return;
-        end if;
+    end if;
+    if v_chosen is null and v_suspect is not null then
+        v_chosen := array[v_suspect];
     end if;
 
-    v_chosen := coalesce(v_chosen, array[v_suspect]);
-    if v_chosen[1] is not null then
-        insert into /*:*/outbox_lease (leased_until, worker, items)
-        select statement_timestamp() + $3, $1, range_agg(int8range(c.seq, c.seq, '[]')) from unnest(v_chosen) c (seq);
+    if v_highest - v_lowest + 1 = cardinality(v_chosen) then
+        -- Neighbours, as a backlog has them, need not be taken one by one.
         return query
-        select p.seq, p.epoch + 1, p.message_id, p.topic, p.key, p.order_policy, p.payload, p.content_type, p.headers,
-               p.correlation_id, p.aggregate_type, p.aggregate_id, p.tenant_id, p.priority, p.attempts, p.lease_losses,
-               p.occurred_at, p.created_at, p.due_at, p.expires_at, p.failing_since, p.handled
-        from unnest(v_chosen) with ordinality c (seq, place) join /*:*/outbox p on p.seq = c.seq
-        order by c.place;
+        with taken as (
+            insert into /*:*/outbox_lease (leased_until, worker, items)
+            values (statement_timestamp() + $3, $1, int8multirange(int8range(v_lowest, v_highest, '[]')))
+        )
+        select o.* from /*:*/outbox o where o.seq between v_lowest and v_highest;
+    elsif v_chosen is not null then
+        return query
+        with taken as (
+            insert into /*:*/outbox_lease (leased_until, worker, items)
+            select statement_timestamp() + $3, $1, range_agg(int8range(c, c, '[]')) from unnest(v_chosen) c
+        )
+        select o.* from /*:*/outbox o where o.seq = any(v_chosen);
     end if;
 end
 $body$;
@@ -263,6 +298,11 @@ begin
     if topics is null and cardinality(topic_prefixes) = 0 then
         topic_prefixes := null;
     end if;
-    return query select * from /*:*/claim_all(worker, max_messages, lease, topics, topic_prefixes);
+    return query
+    select c.seq, c.epoch + 1, c.message_id, c.topic, c.key, c.order_policy, c.payload, c.content_type, c.headers,
+           c.correlation_id, c.aggregate_type, c.aggregate_id, c.tenant_id, c.priority, c.attempts, c.lease_losses,
+           c.occurred_at, c.created_at, c.due_at, c.expires_at, c.failing_since, c.handled
+    from /*:*/claim_all(worker, max_messages, lease, topics, topic_prefixes) c
+    order by c.priority, c.due_at, c.seq;
 end
 $body$;

@@ -1,7 +1,7 @@
 -- Settling: one function for a batch of any outcomes, and one per verb. Each answers 0 applied, 1 lost, 2 gone.
 -- A max age is for how long a message may fail without a break for reasons that cost no attempt; null: for ever.
 -- handled are the names of the handlers that are done with a message, one a line; null leaves them as they are.
--- Without outcomes all are acks; one epoch is then the epoch of all. If all were applied, that is answered once for all.
+-- If all are acks and were applied, that is answered once for all.
 -- Leases are locked before messages, in the order of their ids, and messages in the order of seq, so that two settlements of
 -- the same rows cannot deadlock. What is acked at one epoch, as nearly all is, is changed at once; the rest is judged one by
 -- one.
@@ -26,11 +26,7 @@ as $body$
 #variable_conflict use_column
 declare
     v_count integer := cardinality($1);
-    v_first bigint;
-    v_last bigint;
-    v_asked int8multirange;
     v_leases bigint[];
-    v_before bigint[];
     v_leased int8multirange;
     v_workers text[];
     v_epoch integer;
@@ -44,39 +40,18 @@ declare
     v_rest_messages uuid[];
     v_rest_ends smallint[];
 begin
-    -- Neighbours need not be put together one by one; what is between them and was not asked for does no harm here.
-    select min(a), max(a) into v_first, v_last from unnest($1) a where a > 0 and a < 9223372036854775807;
-    if v_last - v_first < v_count then
-        v_asked := int8multirange(int8range(v_first, v_last, '[]'));
-    else
-        v_asked := (select coalesce(range_agg(int8range(a, a, '[]')), '{}')
-                    from unnest($1) a where a > 0 and a < 9223372036854775807);
-    end if;
-    for v_look in 1..10 loop
-        select array_agg(distinct l.id), array_agg(distinct l.worker), coalesce(range_agg(i), '{}')
-        into v_leases, v_workers, v_leased
-        from (select id, worker, items from /*:*/outbox_lease
-              where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) and items && v_asked
-              order by id
-              for update) l
-        cross join lateral unnest(l.items) i;
-        -- While a lock was waited for, a renewal may have moved some of them to a lease that this look could not see.
-        exit when v_asked <@ v_leased or (v_look > 1 and v_leases is not distinct from v_before);
-        v_before := v_leases;
-    end loop;
+    select l.leases, l.workers, l.leased into v_leases, v_workers, v_leased
+    from /*:*/lock_leases((
+        select coalesce(range_agg(int8range(a, a, '[]')), '{}') from unnest($1) a where a > 0 and a < 9223372036854775807)) l;
 
     -- Of several workers' messages only the lease tells whose each is.
     if $8 and cardinality(v_workers) > 1 then
         v_acks := null;
-    elsif outcomes is null and cardinality(epochs) = 1 then
-        v_epoch := epochs[1];
-        v_acks := items;
     else
-        select min(a.epoch) into v_epoch from unnest($2, $3) as a (epoch, outcome)
-        where a.outcome = 0 or $3 is null;
+        select min(a.epoch) into v_epoch from unnest($2, $3) as a (epoch, outcome) where a.outcome = 0;
         select array_agg(a.seq) into v_acks
         from unnest($1, $2, $3, $10) as a (seq, epoch, outcome, handled)
-        where (a.outcome = 0 or $3 is null) and a.epoch = v_epoch and (not $8 or a.handled is null);
+        where a.outcome = 0 and a.epoch = v_epoch and (not $8 or a.handled is null);
     end if;
     if v_acks is not null and not $8 then
         with acked as (
@@ -103,10 +78,6 @@ begin
     if cardinality(v_acked) = v_count then
         v_settled := '{0}';
     else
-        if outcomes is null then
-            outcomes := array_fill(0::smallint, array[v_count]);
-            epochs := case when cardinality(epochs) = 1 then array_fill(epochs[1], array[v_count]) else epochs end;
-        end if;
         with asked as materialized (
             select * from unnest($1, $2, $3, $4, $5, $6, $7, $9, $10)
                 with ordinality as a (seq, epoch, outcome, delay, class, error, max_attempts, max_age, handled, n)
@@ -182,17 +153,89 @@ begin
     end if;
 
     if v_leases is not null then
-        -- All of them, and so exactly these.
-        if cardinality(v_acked) = v_count then
-            perform /*:*/let_go(v_leases, v_asked);
-        else
-            perform /*:*/let_go(v_leases, (select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(v_over) s));
-        end if;
+        perform /*:*/let_go(v_leases, (select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(v_over) s));
     end if;
     return query select s, null::uuid, null::smallint, null::integer, null::integer, null::integer
                  from unnest(v_settled) with ordinality as a (s, n) order by n;
     if v_messages is not null then
         return query select null::smallint, c.* from /*:*/count_steps(v_messages, v_ends) c;
+    end if;
+end
+$body$;
+
+-- Acks that are all of one epoch, as nearly all are: runs of neighbours, from the first to the last of each, in their order. Answered
+-- as settle_all does, in the order of seq.
+create or replace function /*:*/ack_all(firsts bigint[], lasts bigint[], epoch integer, keep_done boolean)
+returns table (
+    settled smallint, join_id uuid, status smallint, expected_steps integer, completed_steps integer,
+    failed_steps integer
+)
+language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $body$
+#variable_conflict use_column
+declare
+    v_asked int8multirange;
+    v_count bigint;
+    v_leases bigint[];
+    v_workers text[];
+    v_leased int8multirange;
+    v_acked bigint[];
+    v_messages uuid[];
+begin
+    select range_agg(int8range(r.first, r.last, '[]')), sum(r.last - r.first + 1)
+    into v_asked, v_count
+    from unnest($1, $2) r (first, last);
+    select l.leases, l.workers, l.leased into v_leases, v_workers, v_leased from /*:*/lock_leases(v_asked) l;
+
+    if $4 then
+        with acked as (
+            update /*:*/outbox o
+            set state = 2, epoch = $3, done_at = statement_timestamp(), leased_until = null, worker = null,
+                -- Of several workers' messages only the lease tells whose each is.
+                done_by = coalesce(o.worker, case when cardinality(v_workers) = 1 then v_workers[1] else (
+                    select l.worker from /*:*/outbox_lease l
+                    where l.id = any(v_leases) and l.items @> o.seq limit 1) end)
+            from unnest($1, $2) r (first, last)
+            where o.seq between r.first and r.last
+              and ((o.state = 0 and o.epoch = $3 - 1 and v_leased @> o.seq) or (o.state = 1 and o.epoch = $3))
+            returning o.seq, o.message_id
+        )
+        select array_agg(a.seq), array_agg(a.message_id) into v_acked, v_messages from acked a;
+    else
+        with acked as (
+            delete from /*:*/outbox o using unnest($1, $2) r (first, last)
+            where o.seq between r.first and r.last
+              and ((o.state = 0 and o.epoch = $3 - 1 and v_leased @> o.seq) or (o.state = 1 and o.epoch = $3))
+            returning o.seq, o.message_id
+        )
+        select array_agg(a.seq), array_agg(a.message_id) into v_acked, v_messages from acked a;
+    end if;
+
+    if cardinality(v_acked) = v_count then
+        perform /*:*/let_go(v_leases, v_asked);
+        return query select 0::smallint, null::uuid, null::smallint, null::integer, null::integer, null::integer;
+    else
+        if v_leases is not null and v_acked is not null then
+            perform /*:*/let_go(v_leases, (select range_agg(int8range(s, s, '[]')) from unnest(v_acked) s));
+        end if;
+        -- What was acked before, at this epoch, is so still.
+        return query
+        select case when a.seq is not null or (o.state = 2 and o.epoch = $3) then 0 when o.seq is null then 2 else 1 end::smallint,
+               null::uuid, null::smallint, null::integer, null::integer, null::integer
+        from unnest($1, $2) r (first, last)
+        cross join lateral generate_series(r.first, r.last) s (seq)
+        left join unnest(v_acked) a (seq) on a.seq = s.seq
+        left join /*:*/outbox o on o.seq = s.seq
+        order by s.seq;
+    end if;
+    if v_messages is not null then
+        return query
+        select null::smallint, c.*
+        from /*:*/count_steps(v_messages, array_fill(1::smallint, array[cardinality(v_messages)])) c;
     end if;
 end
 $body$;
