@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "test code: this is how it reports")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use posthaste_core::{MemoryStore, Message, NewMessage, Outbox, Settings, Shutdown, Store, handled};
@@ -82,4 +84,39 @@ async fn a_word_before_its_commit_is_enough() {
         assert!(late <= most, "{late:?} after the commit, which was {after:?} after the word");
         shutdown.begin();
     }
+}
+
+/// Behind fast handlers a second claim is under way while the first has not been answered, and no third; and nothing is lost or
+/// comes twice by it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_behind_a_claim() {
+    const MESSAGES: u64 = 2_000;
+    let store = Counting::new(MemoryStore::new());
+    store.inner().enqueue(&(0..MESSAGES).map(|_| message()).collect::<Vec<_>>()).await.unwrap();
+    let (delivered, before) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let handler = {
+        let (store, delivered, before) = (store.clone(), Arc::clone(&delivered), Arc::clone(&before));
+        move |_: Message| {
+            // By now claims are as large as they get.
+            if delivered.fetch_add(1, Ordering::Relaxed) == MESSAGES / 2 {
+                before.store(store.calls("claim"), Ordering::Relaxed);
+                store.hold("claim");
+            }
+            async { handled() }
+        }
+    };
+    let mut settings = Settings::default();
+    (settings.workers, settings.batch, settings.cold_capacity) = (4, 100, 1_000);
+    let outbox =
+        Outbox::builder(store.clone()).settings(settings).on_topic("t", handler).build().await.unwrap();
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn(outbox.run(shutdown.clone()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.calls("claim") - before.load(Ordering::Relaxed), 2);
+    assert!(delivered.load(Ordering::Relaxed) < MESSAGES);
+    store.let_go("claim");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    shutdown.begin();
+    running.await.unwrap().unwrap();
+    assert_eq!(delivered.load(Ordering::Relaxed), MESSAGES);
 }

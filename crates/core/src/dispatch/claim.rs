@@ -47,11 +47,7 @@ impl<S: Store> Dispatcher<S> {
         if self.inner.share.must_give_way(now) {
             return None;
         }
-        // While a suspect runs, or is to run, alone, nothing else could start.
-        let alone = self.alone_until.is_some_and(|until| now < until) && !self.running.is_empty();
-        // Nor may anything join a suspect that waits: if the suspect kills the process, it would be blamed as well, each time.
-        let joined = self.queue.has_loner() || self.stale.iter().any(Waiting::runs_alone);
-        if alone || self.clearing_since.is_some() || joined {
+        if self.has_loner(now) {
             return None;
         }
         let settings = &self.inner.plan.settings;
@@ -78,9 +74,18 @@ impl<S: Store> Dispatcher<S> {
             reason = "an estimate"
         )]
         let fitting = ((bytes as f64 / self.average_bytes) as usize).max(usize::from(bytes > 0));
+        let fitting = fitting.saturating_sub(self.expected);
         let quantum = shared.map_or(usize::MAX, |_| settings.tenants_quantum as usize);
         let want = self.prefetch.want(waiting, free, self.claims > 0).min(room).min(fitting).min(quantum);
         u32::try_from(want).ok().filter(|want| *want > 0)
+    }
+
+    /// Whether a suspect is here that runs alone. While it runs, or is to run, nothing else could start; nor may anything join
+    /// one that waits: if it kills the process, that would be blamed as well, each time.
+    fn has_loner(&self, now: Instant) -> bool {
+        let runs = self.alone_until.is_some_and(|until| now < until) && !self.running.is_empty();
+        let waits = self.queue.has_loner() || self.stale.iter().any(Waiting::runs_alone);
+        runs || self.clearing_since.is_some() || waits
     }
 
     pub(super) fn claim(&mut self, now: Instant) {
@@ -146,6 +151,8 @@ impl<S: Store> Dispatcher<S> {
         }
         let old = self.older(&messages);
         old.iter().for_each(|old| self.lose(*old, now));
+        // What was asked for before a suspect came in by another claim does not join it, either.
+        let give_back = self.is_stopping() || (self.has_loner(now) && !alone);
         for message in messages {
             #[allow(clippy::cast_precision_loss, reason = "an estimate")]
             let bytes = (message.payload.len() as f64).max(1.0);
@@ -153,10 +160,7 @@ impl<S: Store> Dispatcher<S> {
             let lease = message.lease();
             self.hold(lease, asked + self.inner.plan.settings.lease);
             let message = Arc::new(message);
-            // Nothing may join a suspect that waits, as in `wanted`; not even what was asked for before it came.
-            let joins = !runs_alone(&message)
-                && (self.queue.has_loner() || self.stale.iter().any(Waiting::runs_alone));
-            if self.is_stopping() || joins {
+            if give_back {
                 self.release(message);
             } else if old.iter().any(|old| old.item == lease.item && self.running.contains_key(old)) {
                 // Its handler has not stopped yet, and no two may have it at a time.

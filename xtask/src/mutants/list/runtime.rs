@@ -463,6 +463,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         killers: "test(=joins::a_duplicate_is_the_step)",
     },
     Mutant {
+        name: "claim-behind-a-claim",
+        why: "the database rests while a claim is being read",
+        file: "crates/core/src/dispatch/claim.rs",
+        original: "const MOST_CLAIMS: u32 = 2;",
+        mutated: "const MOST_CLAIMS: u32 = 1;",
+        program: Program::Runtime,
+        killers: "test(=a_claim_behind_a_claim)",
+    },
+    Mutant {
         name: "word-during-a-look",
         why: "what is committed during a look waits for the next poll, although others were told",
         file: "crates/core/src/dispatch.rs",
