@@ -314,7 +314,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         why: "a mark is written, and claims begin before it all the same",
         file: "crates/sqlx/sql/postgres/routines/claim.sql",
         original: "                    v_low := v_mark.low;",
-        mutated: "                    v_low := v_mark.low - interval '1 hour';",
+        mutated: "                    v_low := v_mark.low - interval '1 day';",
         program: Program::Stores,
         killers: "test(=leases::slow_marks_bound_the_cost_of_a_claim)",
     },
