@@ -1,6 +1,8 @@
 -- Takes messages that can start now: see routines/claim.sql.
 -- $1 worker, $2 limit, $3 lease, $4 topics (null with $5 null: all), $5 beginnings of topics
-select seq, epoch + 1, message_id, topic, key, order_policy, payload, content_type, headers, correlation_id, aggregate_type,
-       aggregate_id, tenant_id, priority, attempts, lease_losses, occurred_at, created_at, due_at, expires_at,
-       failing_since, handled
-from /*:*/claim_all($1::text, $2::bigint, $3::interval, $4::text[], $5::text[])
+select c.seq, c.epoch + s.step, c.message_id, c.topic, c.key, c.order_policy, c.payload, c.content_type, c.headers, c.correlation_id,
+       c.aggregate_type, c.aggregate_id, c.tenant_id, c.priority, c.attempts, c.lease_losses, c.occurred_at, c.created_at,
+       c.due_at, c.expires_at, c.failing_since, c.handled
+from /*:*/outbox_step s
+cross join lateral /*:*/claim_all(
+    $1::text, $2::bigint, $3::interval, $4::text[], $5::text[], s.step, true) c

@@ -5,7 +5,7 @@
 with leased as materialized (
     select /*:*/leased() as items
 )
-select o.seq, o.epoch + (l.id is not null)::integer as epoch, o.message_id, o.topic, o.key, o.order_policy, o.payload,
+select o.seq, o.epoch + coalesce(l.step, 0) as epoch, o.message_id, o.topic, o.key, o.order_policy, o.payload,
        o.content_type, o.headers, o.correlation_id, o.aggregate_type, o.aggregate_id, o.tenant_id, o.priority, o.attempts,
        o.lease_losses, o.occurred_at, o.created_at, o.due_at, o.expires_at, o.failing_since, o.handled,
        case when l.id is not null then 1::smallint else o.state end as state, o.due_at = 'infinity' as parked,
@@ -13,7 +13,7 @@ select o.seq, o.epoch + (l.id is not null)::integer as epoch, o.message_id, o.to
        o.done_by, o.error_class, o.last_error
 from /*:*/outbox o
 left join lateral (
-    select id, leased_until, worker from /*:*/outbox_lease l 
+    select id, leased_until, worker, step from /*:*/outbox_lease l
     where o.state = 0 and (select items from leased) @> o.seq and l.items @> o.seq limit 1
 ) l on true
 where o.seq > $1::bigint

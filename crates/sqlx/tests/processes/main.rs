@@ -14,6 +14,7 @@ mod faults;
 #[allow(dead_code, reason = "the other tests use the rest of it")]
 #[path = "../stores/fixture.rs"]
 mod fixture;
+mod forgotten;
 mod inbox;
 mod journal;
 mod memory;

@@ -6,6 +6,7 @@
 
 mod atomicity;
 mod costs;
+mod crashes;
 mod dumps;
 mod examine;
 mod fixture;

@@ -14,6 +14,8 @@ grant select, insert, update on /*:*/outbox_join, /*:*/outbox_join_member, /*:*/
 
 -- Claims, settles, renews, reaps, expires and parks, and takes turns of jobs. It publishes the continuations of joins.
 grant select, insert, update, delete on /*:*/outbox, /*:*/outbox_lease, /*:*/outbox_mark, /*:*/outbox_walk to :"relay";
+grant select, update on /*:*/outbox_step to :"relay";
+grant select, insert on /*:*/outbox_awake to :"relay";
 grant select, update on /*:*/outbox_join, /*:*/outbox_join_member to :"relay";
 grant select, insert, update on /*:*/outbox_join_wait to :"relay";
 grant select, insert, update on /*:*/outbox_job to :"relay";

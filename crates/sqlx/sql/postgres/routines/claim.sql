@@ -46,10 +46,13 @@ $body$;
 -- How far a claim walked is counted, not timed: a busy machine must not hide messages. The counts are this session's own; with
 -- track_counts off they stand still, and there are no marks.
 --
--- Answers whole rows as they are stored, because building others would take most of the time: the epoch of the lease is one more than
--- the row's. They come in no special order.
+-- Answers whole rows as they are stored, because building others would take most of the time: the epoch of the lease is a step
+-- further than the row's, which the caller adds, as he has read it. They come in no special order.
+--
+-- What a transaction of its own has claimed need not be on disk when it is answered: see note_crash.
 create or replace function /*:*/claim_all(
-    worker text, max_messages bigint, lease interval, topics text[], topic_prefixes text[]
+    worker text, max_messages bigint, lease interval, topics text[], topic_prefixes text[], step integer,
+    is_own_transaction boolean
 )
 returns setof /*:*/outbox
 language plpgsql volatile
@@ -64,6 +67,8 @@ declare
     v_index oid := '/*:*/outbox_ready'::regclass;
     v_before bigint;
     v_walked bigint;
+    v_is_awake boolean;
+    v_step integer;
     v_lease bigint;
     v_leased int8multirange;
     v_paused text[];
@@ -84,17 +89,27 @@ declare
     v_first timestamptz;
     v_lowest bigint;
     v_highest bigint;
+    v_are_neighbours boolean;
+    v_row /*:*/outbox;
 begin
+    if $7 then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
     perform /*:*/gate();
-    select m.lease, m.marks > 0, w.again_at, w.last_key,
-           (select coalesce(range_agg(i), '{}')
-            from /*:*/outbox_lease l cross join lateral unnest(l.items) i where l.id >= m.lease),
-           array(select p.topics from /*:*/outbox_pause p where p.topics not like '%*'),
-           array(select left(p.topics, -1) from /*:*/outbox_pause p where p.topics like '%*'),
-           exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0)
-    into v_lease, v_are_marks, v_again, v_key, v_leased, v_paused, v_paused_prefixes, v_are_suspects
-    from (select coalesce(max(m.lease), 0) as lease, count(*) as marks from /*:*/outbox_mark m) m
-    left join /*:*/outbox_walk w on true;
+    loop
+        select exists (select from /*:*/outbox_awake), s.step, m.lease, m.marks > 0, w.again_at, w.last_key,
+               (select coalesce(range_agg(i), '{}')
+                from /*:*/outbox_lease l cross join lateral unnest(l.items) i where l.id >= m.lease),
+               array(select p.topics from /*:*/outbox_pause p where p.topics not like '%*'),
+               array(select left(p.topics, -1) from /*:*/outbox_pause p where p.topics like '%*'),
+               exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0)
+        into v_is_awake, v_step, v_lease, v_are_marks, v_again, v_key, v_leased, v_paused, v_paused_prefixes, v_are_suspects
+        from (select coalesce(max(m.lease), 0) as lease, count(*) as marks from /*:*/outbox_mark m) m
+        cross join /*:*/outbox_step s
+        left join /*:*/outbox_walk w on true;
+        exit when v_is_awake;
+        perform /*:*/note_crash();
+    end loop;
 
     -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but
     -- before them once it has waited for longer than the lease, so that a steady load cannot starve it.
@@ -251,21 +266,26 @@ begin
         v_chosen := array[v_suspect];
     end if;
 
-    if v_highest - v_lowest + 1 = cardinality(v_chosen) then
-        -- Neighbours, as a backlog has them, need not be taken one by one.
-        return query
-        with taken as (
-            insert into /*:*/outbox_lease (leased_until, worker, items)
-            values (statement_timestamp() + $3, $1, int8multirange(int8range(v_lowest, v_highest, '[]')))
-        )
-        select o.* from /*:*/outbox o where o.seq between v_lowest and v_highest;
-    elsif v_chosen is not null then
-        return query
-        with taken as (
-            insert into /*:*/outbox_lease (leased_until, worker, items)
-            select statement_timestamp() + $3, $1, range_agg(int8range(c, c, '[]')) from unnest(v_chosen) c
-        )
-        select o.* from /*:*/outbox o where o.seq = any(v_chosen);
+    if v_chosen is null then
+        return;
+    end if;
+    -- Neighbours, as a backlog has them, need not be taken one by one.
+    v_are_neighbours := coalesce(v_highest - v_lowest + 1 = cardinality(v_chosen), false);
+    insert into /*:*/outbox_lease (leased_until, worker, items, step)
+    values (statement_timestamp() + $3, $1,
+            case when v_are_neighbours then int8multirange(int8range(v_lowest, v_highest, '[]'))
+                 else (select range_agg(int8range(c, c, '[]')) from unnest(v_chosen) c) end,
+            v_step);
+    if v_step <> $6 then
+        -- A crash was noted after the caller had read the step.
+        for v_row in select o.* from /*:*/outbox o where o.seq = any(v_chosen) loop
+            v_row.epoch := v_row.epoch + v_step - $6;
+            return next v_row;
+        end loop;
+    elsif v_are_neighbours then
+        return query select o.* from /*:*/outbox o where o.seq between v_lowest and v_highest;
+    else
+        return query select o.* from /*:*/outbox o where o.seq = any(v_chosen);
     end if;
 end
 $body$;
@@ -299,10 +319,11 @@ begin
         topic_prefixes := null;
     end if;
     return query
-    select c.seq, c.epoch + 1, c.message_id, c.topic, c.key, c.order_policy, c.payload, c.content_type, c.headers,
+    select c.seq, c.epoch + s.step, c.message_id, c.topic, c.key, c.order_policy, c.payload, c.content_type, c.headers,
            c.correlation_id, c.aggregate_type, c.aggregate_id, c.tenant_id, c.priority, c.attempts, c.lease_losses,
            c.occurred_at, c.created_at, c.due_at, c.expires_at, c.failing_since, c.handled
-    from /*:*/claim_all(worker, max_messages, lease, topics, topic_prefixes) c
+    from /*:*/outbox_step s
+    cross join lateral /*:*/claim_all(worker, max_messages, lease, topics, topic_prefixes, s.step, false) c
     order by c.priority, c.due_at, c.seq;
 end
 $body$;

@@ -12,15 +12,16 @@ as $body$
 declare
     v_leases bigint[];
     v_leased int8multirange;
+    v_step integer;
     v_settled smallint[];
     v_kept int8multirange;
 begin
     -- Ids of leases then grow in the order in which they can be seen.
     perform /*:*/gate();
-    select array_agg(distinct l.id), coalesce(range_agg(i), '{}')
-    into v_leases, v_leased
-    from (select id, items from /*:*/outbox_lease
-          where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) 
+    select array_agg(distinct l.id), coalesce(range_agg(i), '{}'), min(l.step)
+    into v_leases, v_leased, v_step
+    from (select id, items, step from /*:*/outbox_lease
+          where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m)
             and items && (select range_agg(int8range(a, a, '[]')) from unnest($1) a where a < 9223372036854775807)
           order by id
           for update) l
@@ -37,7 +38,7 @@ begin
     ),
     judged as materialized (
         select a.n, a.seq, a.epoch, o.seq is not null as is_there, l.born_at = a.epoch as is_born,
-               o.state = 0 and v_leased @> a.seq and o.epoch + 1 = a.epoch as is_kept
+               o.state = 0 and v_leased @> a.seq and o.epoch + v_step = a.epoch as is_kept
         from asked a
         left join /*:*/outbox o on o.seq = a.seq
         left join locked l on l.seq = a.seq
@@ -54,8 +55,8 @@ begin
     from judged j;
 
     if v_kept is not null then
-        insert into /*:*/outbox_lease (leased_until, worker, items)
-        select statement_timestamp() + $3, l.worker, range_agg(i)
+        insert into /*:*/outbox_lease (leased_until, worker, items, step)
+        select statement_timestamp() + $3, l.worker, range_agg(i), v_step
         from /*:*/outbox_lease l cross join lateral unnest(l.items * v_kept) i
         where l.id = any(v_leases)
         group by l.worker;
@@ -88,15 +89,16 @@ as $body$
 #variable_conflict use_column
 declare
     v_leases bigint[];
+    v_step integer;
     v_lost bigint[];
     v_reaped bigint[];
     v_ready bigint;
     v_dead bigint;
     v_messages uuid[];
 begin
-    select array_agg(distinct l.id), (array_agg(s order by l.leased_until, s))[:max_messages]
-    into v_leases, v_lost
-    from (select id, leased_until, items from /*:*/outbox_lease
+    select array_agg(distinct l.id), min(l.step), (array_agg(s order by l.leased_until, s))[:max_messages]
+    into v_leases, v_step, v_lost
+    from (select id, leased_until, items, step from /*:*/outbox_lease
           where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) and leased_until < statement_timestamp()
           order by leased_until, id
           limit max_messages
@@ -117,7 +119,7 @@ begin
     reaped as (
         update /*:*/outbox o
         set lease_losses = o.lease_losses + 1,
-            epoch = o.epoch + (1 - o.state),
+            epoch = o.epoch + case o.state when 0 then v_step else 0 end,
             state = case when o.lease_losses + 1 >= max_losses then 3 else 0 end,
             due_at = case when o.lease_losses + 1 >= max_losses then o.due_at else statement_timestamp() end,
             done_at = case when o.lease_losses + 1 >= max_losses then statement_timestamp() end,

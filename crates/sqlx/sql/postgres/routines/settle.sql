@@ -29,6 +29,7 @@ declare
     v_leases bigint[];
     v_leased int8multirange;
     v_workers text[];
+    v_step integer;
     v_epoch integer;
     v_acks bigint[];
     v_acked bigint[];
@@ -40,7 +41,7 @@ declare
     v_rest_messages uuid[];
     v_rest_ends smallint[];
 begin
-    select l.leases, l.workers, l.leased into v_leases, v_workers, v_leased
+    select l.leases, l.workers, l.leased, l.step into v_leases, v_workers, v_leased, v_step
     from /*:*/lock_leases((
         select coalesce(range_agg(int8range(a, a, '[]')), '{}') from unnest($1) a where a > 0 and a < 9223372036854775807)) l;
 
@@ -56,7 +57,7 @@ begin
     if v_acks is not null and not $8 then
         with acked as (
             delete from /*:*/outbox o
-            where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - 1 and v_leased @> o.seq)
+            where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - v_step and v_leased @> o.seq)
                                            or (o.state = 1 and o.epoch = v_epoch))
             returning o.seq, o.message_id
         )
@@ -66,7 +67,7 @@ begin
             update /*:*/outbox o
             set state = 2, epoch = v_epoch, done_at = statement_timestamp(), done_by = coalesce(o.worker, v_workers[1]),
                 leased_until = null, worker = null
-            where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - 1 and v_leased @> o.seq)
+            where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - v_step and v_leased @> o.seq)
                                            or (o.state = 1 and o.epoch = v_epoch))
             returning o.seq, o.message_id
         )
@@ -88,7 +89,7 @@ begin
         ),
         locked as materialized (
             select o.seq, o.message_id, o.state, o.attempts, o.failing_since, w.worker,
-                   case when o.state = 1 or w.worker is not null then o.epoch + (1 - o.state) end as held_at,
+                   case when o.state = 1 or w.worker is not null then o.epoch + case o.state when 0 then v_step else 0 end end as held_at,
                    case when o.state = 2 then o.epoch end as done_at
             from /*:*/outbox o
             left join lateral (
@@ -183,13 +184,15 @@ declare
     v_leases bigint[];
     v_workers text[];
     v_leased int8multirange;
+    v_step integer;
     v_acked bigint[];
     v_messages uuid[];
 begin
     select range_agg(int8range(r.first, r.last, '[]')), sum(r.last - r.first + 1)
     into v_asked, v_count
     from unnest($1, $2) r (first, last);
-    select l.leases, l.workers, l.leased into v_leases, v_workers, v_leased from /*:*/lock_leases(v_asked) l;
+    select l.leases, l.workers, l.leased, l.step into v_leases, v_workers, v_leased, v_step
+    from /*:*/lock_leases(v_asked) l;
 
     if $4 then
         with acked as (
@@ -201,7 +204,7 @@ begin
                     where l.id = any(v_leases) and l.items @> o.seq limit 1) end)
             from unnest($1, $2) r (first, last)
             where o.seq between r.first and r.last
-              and ((o.state = 0 and o.epoch = $3 - 1 and v_leased @> o.seq) or (o.state = 1 and o.epoch = $3))
+              and ((o.state = 0 and o.epoch = $3 - v_step and v_leased @> o.seq) or (o.state = 1 and o.epoch = $3))
             returning o.seq, o.message_id
         )
         select array_agg(a.seq), array_agg(a.message_id) into v_acked, v_messages from acked a;
@@ -209,7 +212,7 @@ begin
         with acked as (
             delete from /*:*/outbox o using unnest($1, $2) r (first, last)
             where o.seq between r.first and r.last
-              and ((o.state = 0 and o.epoch = $3 - 1 and v_leased @> o.seq) or (o.state = 1 and o.epoch = $3))
+              and ((o.state = 0 and o.epoch = $3 - v_step and v_leased @> o.seq) or (o.state = 1 and o.epoch = $3))
             returning o.seq, o.message_id
         )
         select array_agg(a.seq), array_agg(a.message_id) into v_acked, v_messages from acked a;
