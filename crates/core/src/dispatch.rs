@@ -13,8 +13,10 @@ mod handle;
 pub(crate) mod hot;
 mod pause;
 mod prefetch;
+pub(crate) mod progress;
 mod queue;
 mod renew;
+mod runners;
 mod settle;
 pub(crate) mod verdict;
 
@@ -36,6 +38,7 @@ use self::pause::Pauses;
 use self::prefetch::Prefetch;
 use self::queue::{Queue, Waiting};
 use self::renew::{Held, Stage};
+use self::runners::{Runners, Start};
 use self::settle::Gathered;
 use crate::commons::Load;
 use crate::error::{Error, ErrorKind, Result};
@@ -121,6 +124,9 @@ pub(crate) struct Dispatcher<S> {
     pauses: Pauses,
 
     running: ByLease<Running>,
+    /// Those that are about to begin, and who begins them.
+    starts: Vec<Start>,
+    runners: Runners,
     ends: Arc<Ends>,
     /// Handlers that cannot be dropped because they block their thread.
     stuck: HashSet<Lease>,
@@ -156,7 +162,7 @@ impl<S> std::fmt::Debug for Dispatcher<S> {
 /// Calls to the store are run to their end, whatever becomes of the dispatcher; handlers end with it.
 impl<S> Drop for Dispatcher<S> {
     fn drop(&mut self) {
-        self.running.values().for_each(|running| running.abort.abort());
+        self.running.values().for_each(|running| running.progress.abort());
         self.calls.detach_all();
         self.inner.share.ends();
     }
@@ -189,6 +195,8 @@ impl<S: Store> Dispatcher<S> {
             held: ByLease::default(),
             pauses: Pauses::default(),
             running: ByLease::default(),
+            starts: Vec::new(),
+            runners: Runners::default(),
             ends: Arc::default(),
             stuck: HashSet::new(),
             next_deadline: None,
@@ -393,6 +401,7 @@ impl<S: Store> Dispatcher<S> {
             grace,
             look_round,
             self.next_deadline,
+            self.runners.next_look(),
             settle,
             self.next_question(now),
         ]

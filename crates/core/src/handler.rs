@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use tokio_util::sync::CancellationToken;
 
+use crate::dispatch::progress::Progress;
 use crate::error::Error;
 use crate::event::Event;
 use crate::message::Message;
@@ -159,7 +159,7 @@ fn is_outage(error: &(dyn StdError + 'static)) -> bool {
 pub struct Arrival {
     pub(crate) message: Arc<Message>,
     pub(crate) states: Arc<States>,
-    pub(crate) cancel: CancellationToken,
+    pub(crate) progress: Arc<Progress>,
     /// The outbox that it came from.
     pub(crate) home: Arc<dyn Home>,
 }
@@ -305,7 +305,7 @@ impl<E: DeserializeOwned + Send> Extract for Delivery<E> {
 
 /// Tells a handler when to stop. One that does not listen is dropped after the outbox's `cancel_grace`.
 #[derive(Clone, Debug)]
-pub struct Cancellation(CancellationToken);
+pub struct Cancellation(Arc<Progress>);
 
 impl Cancellation {
     /// Resolves when the handler is to stop.
@@ -321,7 +321,7 @@ impl Cancellation {
 
 impl Extract for Cancellation {
     fn extract(arrival: &Arrival) -> Result<Self, HandlerError> {
-        Ok(Self(arrival.cancel.clone()))
+        Ok(Self(Arc::clone(&arrival.progress)))
     }
 }
 

@@ -1,6 +1,9 @@
 //! What deliveries came to, on its way back to the dispatcher: each leaves its end here, and all are taken at once.
 //!
 //! A delivery that is dropped half-way leaves its end as well: nothing that was started may end unnoticed.
+//!
+//! Whoever rings for the dispatcher may keep it from running until it pauses: a task that is woken runs next on the thread of whoever
+//! woke it, and nowhere else. So a runner rings when it pauses, and not before it begins another delivery, which may take long.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,18 +23,25 @@ pub(super) struct End {
 /// Ends that nobody has looked at yet.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    waiting: Mutex<Vec<End>>,
+    left: Mutex<Left>,
     bell: Notify,
 }
 
+#[derive(Debug, Default)]
+struct Left {
+    ends: Vec<End>,
+    /// Whether the dispatcher was told: whoever comes to take one takes the others along.
+    is_told: bool,
+}
+
 impl Ends {
-    fn waiting(&self) -> MutexGuard<'_, Vec<End>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes all there are.
     pub(super) fn take(&self) -> Vec<End> {
-        std::mem::take(&mut *self.waiting())
+        std::mem::take(&mut *self.left()).ends
     }
 
     /// Resolves when there may be some.
@@ -39,14 +49,12 @@ impl Ends {
         self.bell.notified().await;
     }
 
-    fn leave(&self, end: End) {
-        let is_first = {
-            let mut waiting = self.waiting();
-            waiting.push(end);
-            waiting.len() == 1
-        };
-        // Whoever comes to take the first one takes the others along.
-        if is_first {
+    /// Tells the dispatcher, if there is something that it was not told of.
+    pub(super) fn ring(&self) {
+        let mut left = self.left();
+        let is_news = !left.ends.is_empty() && !std::mem::replace(&mut left.is_told, true);
+        drop(left);
+        if is_news {
             self.bell.notify_one();
         }
     }
@@ -58,27 +66,38 @@ pub(super) struct Ending {
     ends: Arc<Ends>,
     lease: Lease,
     answer: Option<HandlerResult>,
+    rings: bool,
 }
 
 impl Ending {
     pub(super) fn new(ends: &Arc<Ends>, lease: Lease) -> Self {
-        Self { ends: Arc::clone(ends), lease, answer: None }
+        Self { ends: Arc::clone(ends), lease, answer: None, rings: true }
     }
 
     /// Its handlers have answered.
     pub(super) fn answered(mut self, answer: HandlerResult) {
         self.answer = Some(answer);
     }
+
+    /// The same, and somebody else rings: soon.
+    pub(super) fn answered_silently(mut self, answer: HandlerResult) {
+        (self.answer, self.rings) = (Some(answer), false);
+    }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.ends.leave(End { lease: self.lease, answer: self.answer.take() });
+        self.ends.left().ends.push(End { lease: self.lease, answer: self.answer.take() });
+        if self.rings {
+            self.ends.ring();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::id::WorkItemId;
 
@@ -103,5 +122,24 @@ mod tests {
         came.sort_unstable();
         assert_eq!(came, [(lease(1), false), (lease(2), true)]);
         assert!(ends.take().is_empty());
+    }
+
+    /// One that was left silently is told of by whoever rings next, once.
+    #[tokio::test]
+    async fn silent_ones_wait_for_a_ring() {
+        let ends = Arc::new(Ends::default());
+        let is_told = async || tokio::time::timeout(Duration::from_millis(20), ends.some()).await.is_ok();
+        Ending::new(&ends, lease(1)).answered_silently(Ok(()));
+        assert!(!is_told().await);
+        drop(Ending::new(&ends, lease(2)));
+        assert!(is_told().await);
+        ends.ring();
+        assert!(!is_told().await, "it knows");
+        assert_eq!(ends.take().len(), 2);
+        ends.ring();
+        assert!(!is_told().await, "nothing is there");
+        Ending::new(&ends, lease(3)).answered_silently(Ok(()));
+        ends.ring();
+        assert!(is_told().await);
     }
 }

@@ -6,15 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::deliver::{Progress, deliver};
 use super::ends::{End, Ending};
+use super::progress::Progress;
 use super::queue::Waiting;
 use super::renew::Stage;
+use super::runners::Start;
 use super::settle::dies;
 use super::verdict::{Ended, outcome};
 use super::{Dispatcher, LAST_GRACE};
@@ -45,9 +44,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) message: Arc<Message>,
-    pub(super) abort: AbortHandle,
-    pub(super) cancel: CancellationToken,
-    pub(super) progress: Progress,
+    pub(super) progress: Arc<Progress>,
     pub(super) phase: Phase,
     /// When its phase ends, if the handlers do not end before.
     pub(super) deadline: Instant,
@@ -66,6 +63,7 @@ impl<S: Store> Dispatcher<S> {
         }
         let was_in_line = std::mem::take(&mut self.is_in_line);
         self.start_all(now, workers, lease, most_gathered);
+        self.runners.start(&mut self.starts, &self.ends, workers, now);
         if was_in_line && !self.is_in_line {
             self.inner.share.wants_none();
         }
@@ -132,19 +130,17 @@ impl<S: Store> Dispatcher<S> {
             }
         };
         let lease = message.lease();
-        let cancel = CancellationToken::new();
         let progress = Progress::new(&message.handled);
         let arrival = Arrival {
             message: Arc::clone(&message),
             states: Arc::clone(&self.inner.plan.states),
-            cancel: cancel.clone(),
+            progress: Arc::clone(&progress),
             home: Arc::clone(&self.inner) as Arc<dyn Home>,
         };
         let handlers = self.inner.plan.registry.of(message.topic.as_str());
-        let name = Arc::clone(&self.inner.name);
+        let store = Arc::clone(&self.inner.name);
         let ending = Ending::new(&self.ends, lease);
-        let delivery = deliver(handlers, arrival, progress.clone(), name);
-        let abort = tokio::spawn(async move { ending.answered(delivery.await) }).abort_handle();
+        self.starts.push(Start { handlers, arrival, store, ending });
         let timeout = self.inner.rules_of(message.topic.as_str()).timeout;
         let deadline = now + timeout;
         self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
@@ -152,7 +148,7 @@ impl<S: Store> Dispatcher<S> {
             held.stage = Stage::Running;
         }
         let phase = Phase::Working;
-        let running = Running { message, abort, cancel, progress, phase, deadline, timeout, started: now };
+        let running = Running { message, progress, phase, deadline, timeout, started: now };
         self.running.insert(lease, running);
     }
 
@@ -228,7 +224,7 @@ impl<S: Store> Dispatcher<S> {
     pub(super) fn cancel(&mut self, lease: Lease, why: Why, now: Instant, grace: Duration) {
         let Some(running) = self.running.get_mut(&lease) else { return };
         if running.phase == Phase::Working {
-            running.cancel.cancel();
+            running.progress.cancel();
             running.phase = Phase::Cancelled(why);
             running.deadline = now + grace;
             self.next_deadline =
@@ -254,7 +250,7 @@ impl<S: Store> Dispatcher<S> {
                     self.cancel(lease, Why::TimedOut, now, self.inner.plan.settings.cancel_grace);
                 }
                 Phase::Cancelled(why) => {
-                    running.abort.abort();
+                    running.progress.abort();
                     running.phase = Phase::Dropped(why);
                     running.deadline = now + LAST_GRACE / 2;
                 }

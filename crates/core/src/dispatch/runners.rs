@@ -1,0 +1,331 @@
+//! Who calls handlers: a few tasks, the runners, which begin one delivery after the other. A delivery that has to wait goes on as a
+//! task of its own.
+//!
+//! A task for every message takes longer than many a handler does. But handlers are not ours: one that computes, or blocks its
+//! thread, must keep neither the dispatcher nor other messages waiting. So a runner takes no more than it begins next, pauses
+//! often, and where none gets on another is started.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::deliver::deliver;
+use super::ends::{Ending, Ends};
+use crate::handler::{Arrival, HandlerResult};
+use crate::registry::Registered;
+
+/// How long a runner goes on before it lets others have its thread, the dispatcher among them.
+const TURN: Duration = Duration::from_micros(100);
+/// How long nothing may be begun before another runner is started.
+const STALL: Duration = Duration::from_millis(2);
+
+/// A delivery that can begin.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) handlers: Vec<Arc<Registered>>,
+    pub(super) arrival: Arrival,
+    pub(super) store: Arc<str>,
+    pub(super) ending: Ending,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    starts: VecDeque<Start>,
+    runners: usize,
+    /// How many were ever taken.
+    taken: u64,
+}
+
+/// The deliveries that can begin, and those who begin them.
+#[derive(Debug, Default)]
+pub(super) struct Runners {
+    line: Arc<Mutex<Line>>,
+    /// How many had been taken when that was last looked at, and when it had last changed.
+    taken: (u64, Option<Instant>),
+}
+
+impl Runners {
+    /// Adds deliveries, and sees to it that they are begun; there are never more runners than this.
+    pub(super) fn start(&mut self, starts: &mut Vec<Start>, ends: &Arc<Ends>, most: usize, now: Instant) {
+        let mut line = lock(&self.line);
+        line.starts.extend(starts.drain(..));
+        if line.starts.is_empty() {
+            self.taken.1 = None;
+            return;
+        }
+        if self.taken.0 != line.taken || self.taken.1.is_none() {
+            self.taken = (line.taken, Some(now));
+        }
+        // As many as there are threads, and more if they do not get on: handlers may have blocked those.
+        let stalls = self.taken.1.is_some_and(|since| now >= since + STALL);
+        let enough = if stalls { line.runners + 1 } else { Handle::current().metrics().num_workers() };
+        for _ in line.runners..enough.min(most).min(line.runners + line.starts.len()) {
+            line.runners += 1;
+            tokio::spawn(run(Runner(Arc::clone(&self.line)), Arc::clone(ends)));
+        }
+        if stalls {
+            self.taken.1 = Some(now);
+        }
+    }
+
+    /// When to see whether they get on, if any wait.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.taken.1.map(|since| since + STALL)
+    }
+}
+
+impl Drop for Runners {
+    fn drop(&mut self) {
+        // Outside of the lock: dropping them leaves their ends.
+        let starts = std::mem::take(&mut lock(&self.line).starts);
+        drop(starts);
+    }
+}
+
+fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
+    line.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One of those at the line; it is counted for as long as it is there.
+struct Runner(Arc<Mutex<Line>>);
+
+impl Runner {
+    fn next(&self) -> Option<Start> {
+        let mut line = lock(&self.0);
+        let start = line.starts.pop_front()?;
+        line.taken += 1;
+        Some(start)
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        lock(&self.0).runners -= 1;
+    }
+}
+
+async fn run(runner: Runner, ends: Arc<Ends>) {
+    // The room of one that has not had to wait is used again.
+    let mut room = Box::pin(None);
+    let mut since = Instant::now();
+    while let Some(Start { handlers, arrival, store, ending }) = runner.next() {
+        let progress = Arc::clone(&arrival.progress);
+        if progress.is_dropped() {
+            continue;
+        }
+        room.as_mut().set(Some(deliver(handlers, arrival, store)));
+        match poll_fn(|context| Poll::Ready(poll(room.as_mut(), context))).await {
+            Poll::Ready(answer) => {
+                room.as_mut().set(None);
+                ending.answered_silently(answer);
+            }
+            Poll::Pending => {
+                let mut delivery = std::mem::replace(&mut room, Box::pin(None));
+                let answer = poll_fn(move |context| poll(delivery.as_mut(), context));
+                progress.becomes(async move { ending.answered(answer.await) });
+            }
+        }
+        if since.elapsed() >= TURN {
+            ends.ring();
+            yield_now().await;
+            since = Instant::now();
+        }
+    }
+    ends.ring();
+}
+
+/// Polls what is in a room; there is always something.
+fn poll<F: Future<Output = HandlerResult>>(
+    room: Pin<&mut Option<F>>,
+    context: &mut Context<'_>,
+) -> Poll<HandlerResult> {
+    room.as_pin_mut().map_or(Poll::Pending, |delivery| delivery.poll(context))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::SystemTime;
+
+    use tokio::sync::Notify;
+
+    use super::super::progress::Progress;
+    use super::*;
+    use crate::handler::{Extract, HandlerError, Shared, States};
+    use crate::id::{Lease, WorkItemId};
+    use crate::message::{Message, NewMessage};
+    use crate::outbox::{Home, Outbox};
+    use crate::registry::{Registration, Registry};
+    use crate::store::memory::MemoryStore;
+
+    /// What the handlers of a test share.
+    #[derive(Clone, Default)]
+    struct Gate {
+        open: Arc<Notify>,
+        inside: Arc<AtomicUsize>,
+    }
+
+    struct Bench {
+        registry: Registry,
+        states: Arc<States>,
+        home: Arc<dyn Home>,
+        ends: Arc<Ends>,
+        runners: Runners,
+        gate: Gate,
+    }
+
+    impl Bench {
+        async fn new<H: crate::handler::Handler<Args>, Args: 'static>(handler: H) -> Self {
+            let (mut registration, mut states, gate) =
+                (Registration::default(), States::default(), Gate::default());
+            states.insert(gate.clone());
+            registration.add("topic", None, handler).unwrap();
+            let registry = registration.finish(&states).unwrap();
+            let outbox = Outbox::builder(MemoryStore::new()).build().await.unwrap();
+            let (ends, runners) = (Arc::default(), Runners::default());
+            Self { registry, states: Arc::new(states), home: outbox.inner, ends, runners, gate }
+        }
+
+        /// Adds so many deliveries.
+        fn start(&mut self, count: i64, most: usize) -> Vec<Arc<Progress>> {
+            let mut starts = Vec::new();
+            let mut all = Vec::new();
+            for item in 0..count {
+                let new = NewMessage::bytes("topic", "x").build().unwrap();
+                let lease = Lease { item: WorkItemId::new(item), epoch: 1 };
+                let message = Arc::new(new.leased(lease, SystemTime::UNIX_EPOCH));
+                let progress = Progress::new(&[]);
+                all.push(Arc::clone(&progress));
+                starts.push(Start {
+                    handlers: self.registry.of("topic"),
+                    arrival: Arrival {
+                        message,
+                        states: Arc::clone(&self.states),
+                        progress,
+                        home: Arc::clone(&self.home),
+                    },
+                    store: "store".into(),
+                    ending: Ending::new(&self.ends, lease),
+                });
+            }
+            self.runners.start(&mut starts, &self.ends, most, Instant::now());
+            all
+        }
+
+        /// Waits for so many ends, with the looks of a dispatcher in between; how many of them answered.
+        async fn ended(&mut self, count: usize, most: usize) -> usize {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let mut ends = Vec::new();
+            while ends.len() < count {
+                assert!(Instant::now() < deadline, "{} of {count} ended", ends.len());
+                self.runners.start(&mut Vec::new(), &self.ends, most, Instant::now());
+                ends.extend(self.ends.take());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            ends.iter().filter(|end| end.answer.is_some()).count()
+        }
+    }
+
+    async fn ready(_: Message, Shared(gate): Shared<Gate>) -> HandlerResult {
+        gate.inside.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    async fn waits(_: Message, Shared(gate): Shared<Gate>) -> HandlerResult {
+        waits_for(&gate).await
+    }
+
+    async fn waits_for(gate: &Gate) -> HandlerResult {
+        gate.inside.fetch_add(1, Ordering::AcqRel);
+        gate.open.notified().await;
+        Ok(())
+    }
+
+    /// The delivery's own progress, as a handler never sees it.
+    struct Itself(Arc<Progress>);
+
+    impl Extract for Itself {
+        fn extract(arrival: &Arrival) -> Result<Self, HandlerError> {
+            Ok(Self(Arc::clone(&arrival.progress)))
+        }
+    }
+
+    /// Blocks its thread until all others are inside, too.
+    async fn blocks(_: Message, Shared(gate): Shared<Gate>) -> HandlerResult {
+        gate.inside.fetch_add(1, Ordering::AcqRel);
+        tokio::task::block_in_place(|| {
+            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            while gate.inside.load(Ordering::Acquire) < 6 && std::time::Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Ok(())
+    }
+
+    /// Those that wait do not keep those behind them; all end.
+    #[tokio::test]
+    async fn whoever_waits_steps_aside() {
+        let mut bench = Bench::new(waits).await;
+        bench.start(100, 4);
+        while bench.gate.inside.load(Ordering::Acquire) < 100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(bench.ends.take().len(), 0);
+        bench.gate.open.notify_waiters();
+        assert_eq!(bench.ended(100, 4).await, 100);
+    }
+
+    /// Handlers that block their threads are begun all the same, up to the limit, although the runners are all inside of one.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn blocked_ones_do_not_keep_the_others() {
+        let mut bench = Bench::new(blocks).await;
+        bench.start(6, 6);
+        assert_eq!(bench.ended(6, 6).await, 6);
+        assert!(bench.gate.inside.load(Ordering::Acquire) == 6);
+    }
+
+    /// One that is dropped before it begins never does; one that waits is gone at once. Either leaves its end.
+    #[tokio::test]
+    async fn dropped_ones_leave_their_ends() {
+        let mut bench = Bench::new(waits).await;
+        let all = bench.start(3, 1);
+        all[0].abort();
+        while bench.gate.inside.load(Ordering::Acquire) < 2 {
+            tokio::task::yield_now().await;
+        }
+        all[1].abort();
+        assert_eq!(bench.ended(2, 1).await, 0);
+        bench.gate.open.notify_waiters();
+        assert_eq!(bench.ended(1, 1).await, 1);
+        assert_eq!(bench.gate.inside.load(Ordering::Acquire), 2);
+    }
+
+    /// Gives itself up before it has to wait.
+    async fn gives_itself_up(arrival: Itself, Shared(gate): Shared<Gate>) -> HandlerResult {
+        arrival.0.abort();
+        waits_for(&gate).await
+    }
+
+    #[tokio::test]
+    async fn one_that_is_dropped_while_it_begins_does_not_go_on() {
+        let mut bench = Bench::new(gives_itself_up).await;
+        bench.start(1, 1);
+        assert_eq!(bench.ended(1, 1).await, 0);
+    }
+
+    /// What has not begun when the dispatcher ends leaves its end, too.
+    #[tokio::test]
+    async fn nothing_is_left_in_the_line() {
+        let mut bench = Bench::new(ready).await;
+        bench.start(5, 1);
+        bench.runners = Runners::default();
+        assert_eq!((bench.ended(5, 1).await, bench.gate.inside.load(Ordering::Acquire)), (0, 0));
+    }
+}
