@@ -68,7 +68,8 @@ impl Runners {
         let enough = if stalls { line.runners + 1 } else { Handle::current().metrics().num_workers() };
         for _ in line.runners..enough.min(most).min(line.runners + line.starts.len()) {
             line.runners += 1;
-            tokio::spawn(run(Runner(Arc::clone(&self.line)), Arc::clone(ends)));
+            let runner = Runner { line: Arc::clone(&self.line), is_counted: true };
+            tokio::spawn(run(runner, Arc::clone(ends)));
         }
         if stalls {
             self.taken.1 = Some(now);
@@ -94,24 +95,32 @@ fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
 }
 
 /// One of those at the line; it is counted for as long as it is there.
-struct Runner(Arc<Mutex<Line>>);
+struct Runner {
+    line: Arc<Mutex<Line>>,
+    is_counted: bool,
+}
 
 impl Runner {
-    fn next(&self) -> Option<Start> {
-        let mut line = lock(&self.0);
-        let start = line.starts.pop_front()?;
-        line.taken += 1;
-        Some(start)
+    fn next(&mut self) -> Option<Start> {
+        let mut line = lock(&self.line);
+        let start = line.starts.pop_front();
+        if start.is_some() {
+            line.taken += 1;
+        } else {
+            // In the same breath: what is added from now on must not count on this one.
+            line.runners -= usize::from(std::mem::take(&mut self.is_counted));
+        }
+        start
     }
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        lock(&self.0).runners -= 1;
+        lock(&self.line).runners -= usize::from(self.is_counted);
     }
 }
 
-async fn run(runner: Runner, ends: Arc<Ends>) {
+async fn run(mut runner: Runner, ends: Arc<Ends>) {
     // The room of one that has not had to wait is used again.
     let mut room = Box::pin(None);
     let mut since = Instant::now();

@@ -646,6 +646,32 @@ fn slow_few_keys_do_not_cost_a_walk() {
     });
 }
 
+/// Walks over everything are few: by far most of the time claims go from key to key.
+#[test]
+fn slow_few_keys_are_seldom_walked_over() {
+    run(async |fixture: &Arc<PgFixture>| {
+        queues(&fixture.store, 20, MANY / 20).await;
+        fixture.run("analyze outbox".to_owned()).await;
+        let mut found = Vec::new();
+        // Whoever is kept waiting between the two looks at the clock tries again.
+        for _ in 0..5 {
+            fixture.run("delete from outbox_walk".to_owned()).await;
+            let begun = Instant::now();
+            let heads = claim(&fixture.store, 50).await;
+            let took = begun.elapsed().as_secs_f64();
+            let pause = "select extract(epoch from again_at - clock_timestamp())::text from outbox_walk";
+            let pause: f64 = fixture.texts(pause).await[0].parse().unwrap();
+            if pause > 3.0 * took {
+                return;
+            }
+            found.push((took, pause));
+            let back: Vec<_> = heads.iter().map(|m| Settlement::new(m.lease(), Outcome::Release)).collect();
+            fixture.store.settle(&back).await.unwrap();
+        }
+        panic!("seconds of a walk, and of the pause after it: {found:?}");
+    });
+}
+
 /// Whoever goes from key to key takes one message of a key at a time, in order, and each key has its turn, however few
 /// messages are asked for.
 #[test]

@@ -41,7 +41,8 @@ $body$;
 -- the time, at half a microsecond an entry) a claim walks from the beginning.
 --
 -- Nor may a claim walk over all that waits for its turn in its key, again and again. One that walked far for what it found is
--- remembered, and for ten times as long the others go from key to key instead, and look at the first message of each.
+-- remembered, and for some ten times as long (at five microseconds an entry, because each is asked whether it is its turn) the
+-- others go from key to key instead, and look at the first message of each.
 --
 -- How far a claim walked is counted, not timed: a busy machine must not hide messages. The counts are this session's own; with
 -- track_counts off they stand still, and there are no marks.
@@ -254,9 +255,9 @@ begin
             limit $2
         ) due;
         v_walked := pg_stat_get_xact_tuples_returned(v_index) - v_before;
-        if v_walked > 5 * c_far + 20 * coalesce(cardinality(v_chosen), 0) then
+        if v_walked > c_far + 20 * coalesce(cardinality(v_chosen), 0) then
             insert into /*:*/outbox_walk as w (again_at)
-            values (statement_timestamp() + v_walked * interval '5 microseconds')
+            values (clock_timestamp() + v_walked * interval '50 microseconds')
             on conflict (one) do update set again_at = excluded.again_at;
         elsif v_again is not null then
             delete from /*:*/outbox_walk;
