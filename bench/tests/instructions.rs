@@ -3,6 +3,7 @@
 //!
 //! Two runs, one with three times the messages of the other: their difference is free of all that happens once; and from each what
 //! storing the messages takes is subtracted. Never seconds.
+//! What pauses by the clock pauses more often here, because everything is slower: a runner after every delivery.
 //! Without valgrind nothing is counted, and the test says so.
 
 #![allow(clippy::print_stderr, reason = "tests")]
