@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 
 use crate::registry::Registered;
 
+/// One for each delivery.
 #[derive(Default)]
 pub(crate) struct Progress {
     way: Mutex<Way>,

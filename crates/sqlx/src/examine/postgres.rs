@@ -77,19 +77,27 @@ fn durability(_: &Subject, rows: &Rows) -> Found {
 }
 
 fn tables(_: &Subject, rows: &Rows) -> Found {
-    let unlogged: Vec<&str> = rows
-        .iter()
-        .filter(|row| row.get(1).and_then(Option::as_deref) == Some("u"))
-        .filter_map(|row| row.first()?.as_deref())
-        .collect();
-    if unlogged.is_empty() {
-        return Found::fine(format!("all {} are logged", rows.len()));
+    let not_as_they_should_be = |is: &str| {
+        let wrong = rows.iter().filter(|row| row.get(1) != row.get(2));
+        let wrong = wrong.filter(|row| row.get(1).and_then(Option::as_deref) == Some(is));
+        wrong.filter_map(|row| row.first()?.as_deref()).collect::<Vec<_>>().join(", ")
+    };
+    let (unlogged, logged) = (not_as_they_should_be("u"), not_as_they_should_be("p"));
+    if !unlogged.is_empty() {
+        Found::bad(
+            Severity::Danger,
+            format!("{unlogged} is unlogged"),
+            "alter table … set logged: an unlogged table is empty after a crash",
+        )
+    } else if !logged.is_empty() {
+        Found::bad(
+            Severity::Danger,
+            format!("{logged} is logged"),
+            "alter table … set unlogged: it is how a crash of the server is noticed, which may have forgotten leases",
+        )
+    } else {
+        Found::fine(format!("all {} are logged, but for the one that tells of a crash", rows.len()))
     }
-    Found::bad(
-        Severity::Danger,
-        format!("{} is unlogged", unlogged.join(", ")),
-        "alter table … set logged: an unlogged table is empty after a crash",
-    )
 }
 
 /// Beside the oldest: how many sessions there are of which nothing may be seen.

@@ -108,8 +108,7 @@ fn what_was_not_forgotten_is_held() {
         let held = claim(store, "a", 6).await;
         crash(fixture).await;
         assert_eq!(epochs(&claim(store, "b", 8).await), [2; 2], "only what nobody holds");
-        let mut filter = Filter::default();
-        filter.state = Some(State::Leased);
+        let filter = Filter { state: Some(State::Leased), ..Filter::default() };
         let listing = store.list(&filter, None, 100).await.unwrap();
         let shown = listing.records.iter().map(|one| (one.message.epoch, one.worker.clone()));
         let shown: Vec<_> = shown.collect();
