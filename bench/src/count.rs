@@ -9,6 +9,8 @@ use crate::workload::{self, Count};
 /// Stores so many messages, and delivers them to a handler that does nothing but count; or only stores them, so that what that takes can
 /// be subtracted.
 pub(crate) async fn run(messages: u64, only_store: bool) -> Result {
+    #[cfg(feature = "counting")]
+    tokio::time::pause();
     let store = MemoryStore::new().keep_done(false);
     workload::preload(&store, messages, |_| None).await?;
     if only_store {

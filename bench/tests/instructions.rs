@@ -3,7 +3,7 @@
 //!
 //! Two runs, one with three times the messages of the other: their difference is free of all that happens once; and from each what
 //! storing the messages takes is subtracted. Never seconds.
-//! What pauses by the clock pauses more often here, because everything is slower: a runner after every delivery.
+//! The clock stands still meanwhile, or whatever goes by it would depend on what else the machine does.
 //! Without valgrind nothing is counted, and the test says so.
 
 #![allow(clippy::print_stderr, reason = "tests")]
@@ -87,7 +87,7 @@ fn instructions_per_message_are_the_stored_ones() {
         store(found);
     }
     let advice = "If that is meant, store it, and say why in the commit:\n  \
-                  POSTHASTE_UPDATE_DUMPS=1 cargo test -p posthaste-bench --test instructions";
+                  POSTHASTE_UPDATE_DUMPS=1 cargo test -p posthaste-bench --features counting --test instructions";
     let advice = if PROFILE == "release" { format!("{advice} --release") } else { advice.to_owned() };
     let Some(value) = of_profile() else {
         eprintln!("nothing is stored for {PROFILE}, and so nothing is compared. {advice}");
