@@ -113,6 +113,9 @@ pub(crate) fn extra(line: &Line) -> Option<String> {
     if let Some(blocks) = line.counted("blocks").filter(|_| line.scenario == "growth") {
         parts.push(format!("{} blocks per message", number(blocks)));
     }
+    if let Some(ratio) = line.counted("times_the_small") {
+        parts.push(format!("{ratio:.2} times as long as the smallest in turns with it"));
+    }
     parts.extend(line.configuration().map(str::to_owned));
     let foreign = line.counted("foreign_transactions").unwrap_or_default();
     if foreign > 0.05 * line.counted("transactions").unwrap_or(f64::INFINITY) && foreign > 0.01 {

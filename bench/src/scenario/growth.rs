@@ -1,8 +1,12 @@
 //! Growth: what a fixed number of deliveries costs while ever more waits behind them, and while ever more lies done beside them.
 //!
 //! By the bare loop of claims and settlements, so that nothing but the database can get slower. Done messages are kept.
+//!
+//! A machine that has just written gigabytes is slower for a while, whoever runs on it. So after what is metered the same goes on
+//! in turns with a small backlog, in another database: the ratio of these times is what counts.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::args::Scale;
 use crate::measure::{Case, Result, Sample, Unit};
@@ -13,17 +17,21 @@ use crate::workload;
 const SCENARIO: &str = "growth";
 /// As many as a busy worker claims at a time.
 const BATCH: u32 = 200;
+/// How often the two take turns, at most.
+const TURNS: u64 = 20;
 
 pub(crate) fn cases<P: Product>(product: &Arc<P>, scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
+    let small = scale.backlogs[0];
     for backlog in scale.backlogs {
         // Without rows that the server copies itself, a million takes too long to make.
         for done in [0, if P::COPIES { scale.done } else { scale.done / 10 }] {
             let subject = format!("backlog {}, done {}", short(*backlog), short(done));
             let product = Arc::clone(product);
             let run = move || {
+                let beside = Arc::clone(&product);
                 in_room(Arc::clone(&product), move |room| {
-                    Box::pin(measure(room, *backlog, done, scale.growth))
+                    Box::pin(measure(room, beside, [*backlog, small], done, scale.growth))
                 })
             };
             cases.push(Case::new(SCENARIO, P::NAME, &subject, Unit::Messages, run));
@@ -32,13 +40,19 @@ pub(crate) fn cases<P: Product>(product: &Arc<P>, scale: Scale) -> Vec<Case> {
     cases
 }
 
-async fn measure<P: Product>(room: &Room<P>, backlog: u64, done: u64, deliveries: u64) -> Result<Sample> {
+async fn measure<P: Product>(
+    room: &Room<P>,
+    product: Arc<P>,
+    [backlog, small]: [u64; 2],
+    done: u64,
+    deliveries: u64,
+) -> Result<Sample> {
     let store = room.store(true).await?;
     if done > 0 {
         fill(room, &store, done, true).await?;
     }
-    // What is delivered comes on top, so that the backlog is there to the end.
-    fill(room, &store, backlog + deliveries, false).await?;
+    // What is delivered comes on top, so that the backlog is there to the end: metered, to warm up, and in turns.
+    fill(room, &store, backlog + 3 * deliveries, false).await?;
     room.analyze().await?;
     let meter = Meter::start(room).await?;
     workload::bare_loop(&store, BATCH, deliveries).await?;
@@ -46,7 +60,32 @@ async fn measure<P: Product>(room: &Room<P>, backlog: u64, done: u64, deliveries
     P::close(&store).await;
     let mut sample = stopped.sample(room, deliveries).await?;
     sample.configuration = Some(format!("one task, batch {BATCH}"));
+    let store = room.store(true).await?;
+    let ratio = in_room(product, move |beside| Box::pin(in_turns(store, beside, small, deliveries))).await?;
+    sample.count("times_the_small", ratio);
     Ok(sample)
+}
+
+/// How long so many deliveries take, beside as many of a small backlog that has been through as much.
+async fn in_turns<P: Product>(store: P::Store, beside: &Room<P>, small: u64, deliveries: u64) -> Result<f64> {
+    let small_store = beside.store(true).await?;
+    fill(beside, &small_store, small + 3 * deliveries, false).await?;
+    beside.analyze().await?;
+    // Both connections are new, and the other database has had as many deliveries before.
+    workload::bare_loop(&small_store, BATCH, 2 * deliveries).await?;
+    workload::bare_loop(&store, BATCH, deliveries).await?;
+    let (mut this, mut that) = (Duration::ZERO, Duration::ZERO);
+    let turns = TURNS.min(deliveries / u64::from(BATCH));
+    for _ in 0..turns {
+        for (store, time) in [(&store, &mut this), (&small_store, &mut that)] {
+            let begin = Instant::now();
+            workload::bare_loop(store, BATCH, deliveries / turns).await?;
+            *time += begin.elapsed();
+        }
+    }
+    P::close(&store).await;
+    P::close(&small_store).await;
+    Ok(this.as_secs_f64() / that.as_secs_f64())
 }
 
 /// So many messages more, ready or done.

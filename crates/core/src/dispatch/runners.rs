@@ -47,8 +47,15 @@ struct Line {
 #[derive(Debug, Default)]
 pub(super) struct Runners {
     line: Arc<Mutex<Line>>,
-    /// How many had been taken when that was last looked at, and when it had last changed.
-    taken: (u64, Option<Instant>),
+    seen: Seen,
+}
+
+/// What the last look at the line showed.
+#[derive(Debug, Default)]
+struct Seen {
+    taken: u64,
+    /// Since when no more were taken; none if nothing waits, and all ends were looked for.
+    since: Option<Instant>,
 }
 
 impl Runners {
@@ -56,15 +63,17 @@ impl Runners {
     pub(super) fn start(&mut self, starts: &mut Vec<Start>, ends: &Arc<Ends>, most: usize, now: Instant) {
         let mut line = lock(&self.line);
         line.starts.extend(starts.drain(..));
-        if line.starts.is_empty() {
-            self.taken.1 = None;
+        let get_on = self.seen.taken != line.taken;
+        // Who was taken since the last look may have left its end silently, and its runner be held up by the next one.
+        if line.starts.is_empty() && !(get_on && line.runners > 0) {
+            self.seen.since = None;
             return;
         }
-        if self.taken.0 != line.taken || self.taken.1.is_none() {
-            self.taken = (line.taken, Some(now));
+        if get_on || self.seen.since.is_none() {
+            self.seen = Seen { taken: line.taken, since: Some(now) };
         }
         // As many as there are threads, and more if they do not get on: handlers may have blocked those.
-        let stalls = self.taken.1.is_some_and(|since| now >= since + STALL);
+        let stalls = self.seen.since.is_some_and(|since| now >= since + STALL);
         let enough = if stalls { line.runners + 1 } else { Handle::current().metrics().num_workers() };
         for _ in line.runners..enough.min(most).min(line.runners + line.starts.len()) {
             line.runners += 1;
@@ -72,13 +81,13 @@ impl Runners {
             tokio::spawn(run(runner, Arc::clone(ends)));
         }
         if stalls {
-            self.taken.1 = Some(now);
+            self.seen.since = Some(now);
         }
     }
 
-    /// When to see whether they get on, if any wait.
+    /// When to see whether they get on, and what they have left, if it matters.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        self.taken.1.map(|since| since + STALL)
+        self.seen.since.map(|since| since + STALL)
     }
 }
 
@@ -298,6 +307,64 @@ mod tests {
         bench.start(6, 6);
         assert_eq!(bench.ended(6, 6).await, 6);
         assert!(bench.gate.inside.load(Ordering::Acquire) == 6);
+    }
+
+    /// What ended before a handler that blocks its thread is looked for, and not for as long as that one takes.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_that_blocks_hides_no_end() {
+        let mut bench = Bench::new(the_last_one_blocks).await;
+        bench.start(4, 1);
+        while bench.gate.inside.load(Ordering::Acquire) < 4 {
+            tokio::task::yield_now().await;
+        }
+        let mut look = || {
+            bench.runners.start(&mut Vec::new(), &bench.ends, 1, Instant::now());
+            bench.runners.next_look()
+        };
+        assert!(look().is_some(), "three have left their ends, and nobody rang");
+        while let Some(next) = look() {
+            tokio::time::sleep_until(next).await;
+        }
+        assert_eq!(bench.ends.take().len(), 3);
+        bench.gate.inside.fetch_add(1, Ordering::AcqRel);
+        assert_eq!(bench.ended(1, 1).await, 1);
+    }
+
+    /// Blocks its thread until the test says so, if three are through.
+    async fn the_last_one_blocks(_: Message, Shared(gate): Shared<Gate>) -> HandlerResult {
+        if gate.inside.fetch_add(1, Ordering::AcqRel) == 3 {
+            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            while gate.inside.load(Ordering::Acquire) < 5 && std::time::Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Handlers that compute let others have their thread in between.
+    #[tokio::test]
+    async fn a_runner_pauses() {
+        let mut bench = Bench::new(computes).await;
+        bench.start(100, 1);
+        let mut turns = 0;
+        while bench.gate.inside.load(Ordering::Acquire) < 100 {
+            turns += 1;
+            tokio::task::yield_now().await;
+        }
+        assert!(
+            turns >= 50,
+            "{turns} turns of others beside 100 handlers that each take as long as a runner may"
+        );
+        assert_eq!(bench.ended(100, 1).await, 100);
+    }
+
+    async fn computes(_: Message, Shared(gate): Shared<Gate>) -> HandlerResult {
+        let until = std::time::Instant::now() + TURN;
+        while std::time::Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        gate.inside.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     /// One that is dropped before it begins never does; one that waits is gone at once. Either leaves its end.

@@ -516,4 +516,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         program: Program::CoreUnits,
         killers: "test(=dispatch::runners::tests::one_that_is_dropped_while_it_begins_does_not_go_on)",
     },
+    Mutant {
+        name: "runners-ends",
+        why: "what ended before a handler that blocks its thread is not looked for",
+        file: "crates/core/src/dispatch/runners.rs",
+        original: "!(get_on && line.runners > 0)",
+        mutated: "true",
+        program: Program::CoreUnits,
+        killers: "test(=dispatch::runners::tests::one_that_blocks_hides_no_end)",
+    },
+    Mutant {
+        name: "runners-pause",
+        why: "handlers that compute keep their thread from all others",
+        file: "crates/core/src/dispatch/runners.rs",
+        original: "            yield_now().await;\n",
+        mutated: "",
+        program: Program::CoreUnits,
+        killers: "test(=dispatch::runners::tests::a_runner_pauses)",
+    },
 ];
