@@ -17,7 +17,7 @@ use sqlx_core::pool::PoolOptions;
 use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, unique};
 
 /// The version of the tables that this code makes.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// What differs between the databases in these tests.
 trait Schema: Backend {

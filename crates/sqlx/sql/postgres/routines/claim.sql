@@ -28,6 +28,51 @@ begin
 end
 $body$;
 
+-- Leaves a mark where a claim found the first message of a priority, after it had walked over so many entries: the next ones
+-- begin there.
+--
+-- What was passed over is gone, or not committed yet. Who began to write only lately is no danger: a message is due when it is
+-- written, or later, and a mark stays three quarters of a second behind. Of those who have been at it for longer the mark knows
+-- the numbers, and holds until one of them ends. Which ones these are, is told by the number that came next a quarter to half
+-- a second ago; where that is not known, all who are writing count as such.
+create or replace function /*:*/leave_mark(
+    priority integer, first timestamptz, walked bigint, is_from_beginning boolean, snapshot pg_snapshot, lease bigint
+)
+returns void
+language plpgsql volatile
+as $body$
+#variable_conflict use_column
+declare
+    v_mark /*:*/outbox_mark;
+    v_age interval;
+begin
+    select m.* into v_mark from /*:*/outbox_mark m where m.priority = $1;
+    v_age := statement_timestamp() - v_mark.seen_at;
+    v_mark.open := array(
+        -- Who has ended is of no more interest once a claim has walked from the beginning.
+        select x from unnest(v_mark.open) x where not ($4 and pg_visible_in_snapshot(x, $5))
+        union
+        select x from pg_snapshot_xip($5) x
+        where v_age is null or v_age > interval '500 milliseconds' or (v_age > interval '250 milliseconds' and x < v_mark.seen));
+    if v_age is null or v_age > interval '250 milliseconds' then
+        v_mark.seen := pg_snapshot_xmax($5);
+        v_mark.seen_at := statement_timestamp();
+    end if;
+    if $4 then
+        -- At half a microsecond an entry: a fiftieth of the time, or a fifth if something may be below.
+        v_mark.until := clock_timestamp() + $3 * interval '25 microseconds';
+        v_mark.again_at := clock_timestamp() + $3 * interval '2.5 microseconds';
+    end if;
+    insert into /*:*/outbox_mark (priority, low, until, lease, again_at, open, seen, seen_at)
+    values ($1, least($2, v_mark.seen_at - interval '750 milliseconds'), v_mark.until,
+            coalesce((select min(l.id) from /*:*/outbox_lease l where l.id >= $6), $6),
+            v_mark.again_at, v_mark.open, v_mark.seen, v_mark.seen_at)
+    on conflict (priority) do update
+    set low = excluded.low, until = excluded.until, lease = excluded.lease, again_at = excluded.again_at, open = excluded.open,
+        seen = excluded.seen, seen_at = excluded.seen_at;
+end
+$body$;
+
 -- Takes messages that can start now.
 --
 -- The index outbox_ready serves it: one range (priority, due_at <= now) per priority that occurs, in the order of the
@@ -37,8 +82,9 @@ $body$;
 --
 -- Entries of what was delivered stay in the index until vacuum may remove them; while another transaction is open for long,
 -- for ever. A claim that had to walk over many leaves a mark where it found the first message, and the next ones begin there.
--- What is committed late, or released, may be below a mark: so marks stay a second behind, and from time to time (a fiftieth of
--- the time, at half a microsecond an entry) a claim walks from the beginning.
+-- What is committed late, or released, may be below a mark, and brings the next walk from the beginning forward. Whatever else
+-- may be there, such as a message that somebody wrote with a due time long past, is found by walks that are made from time to
+-- time.
 --
 -- Nor may a claim walk over all that waits for its turn in its key, again and again. One that walked far for what it found is
 -- remembered, and for some ten times as long (at five microseconds an entry, because each is asked whether it is its turn) the
@@ -70,6 +116,7 @@ declare
     v_walked bigint;
     v_is_awake boolean;
     v_step integer;
+    v_snapshot pg_snapshot;
     v_lease bigint;
     v_leased int8multirange;
     v_paused text[];
@@ -98,13 +145,15 @@ begin
     end if;
     perform /*:*/gate();
     loop
-        select exists (select from /*:*/outbox_awake), s.step, m.lease, m.marks > 0, w.again_at, w.last_key,
+        select exists (select from /*:*/outbox_awake), s.step, pg_current_snapshot(), m.lease, m.marks > 0, w.again_at,
+               w.last_key,
                (select coalesce(range_agg(i), '{}')
                 from /*:*/outbox_lease l cross join lateral unnest(l.items) i where l.id >= m.lease),
                array(select p.topics from /*:*/outbox_pause p where p.topics not like '%*'),
                array(select left(p.topics, -1) from /*:*/outbox_pause p where p.topics like '%*'),
                exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0)
-        into v_is_awake, v_step, v_lease, v_are_marks, v_again, v_key, v_leased, v_paused, v_paused_prefixes, v_are_suspects
+        into v_is_awake, v_step, v_snapshot, v_lease, v_are_marks, v_again, v_key, v_leased, v_paused, v_paused_prefixes,
+             v_are_suspects
         from (select coalesce(max(m.lease), 0) as lease, count(*) as marks from /*:*/outbox_mark m) m
         cross join /*:*/outbox_step s
         left join /*:*/outbox_walk w on true;
@@ -150,7 +199,10 @@ begin
             if v_priority is null then
                 v_priority := v_mark.priority;
                 exit when v_priority is null;
-                if v_mark.until > statement_timestamp() then
+                if v_mark.until > statement_timestamp() and (
+                    v_mark.again_at > statement_timestamp()
+                    or not exists (select from unnest(v_mark.open) x where pg_visible_in_snapshot(x, v_snapshot)))
+                then
                     v_low := v_mark.low;
                 end if;
                 v_before := pg_stat_get_xact_tuples_returned(v_index);
@@ -161,12 +213,7 @@ begin
                 v_walked := pg_stat_get_xact_tuples_returned(v_index) - v_before;
             end if;
             if v_walked > c_far then
-                insert into /*:*/outbox_mark (priority, low, until, lease)
-                values (v_priority, least(v_first, statement_timestamp() - interval '1 second'),
-                        case when v_low = '-infinity' then statement_timestamp() + v_walked * interval '25 microseconds'
-                             else v_mark.until end,
-                        coalesce((select min(l.id) from /*:*/outbox_lease l where l.id >= v_lease), v_lease))
-                on conflict (priority) do update set low = excluded.low, until = excluded.until, lease = excluded.lease;
+                perform /*:*/leave_mark(v_priority, v_first, v_walked, v_low = '-infinity', v_snapshot, v_lease);
             elsif v_priority = v_mark.priority and v_low = '-infinity' then
                 delete from /*:*/outbox_mark m where m.priority = v_priority;
             end if;

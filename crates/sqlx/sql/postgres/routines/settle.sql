@@ -3,8 +3,8 @@
 -- handled are the names of the handlers that are done with a message, one a line; null leaves them as they are.
 -- If all are acks and were applied, that is answered once for all.
 -- Leases are locked before messages, in the order of their ids, and messages in the order of seq, so that two settlements of
--- the same rows cannot deadlock. What is acked at one epoch, as nearly all is, is changed at once; the rest is judged one by
--- one.
+-- the same rows cannot deadlock; the gate, where something is released, before both. What is acked at one epoch, as nearly all
+-- is, is changed at once; the rest is judged one by one.
 -- Joins are counted by statements of their own, each with a snapshot that is newer than the locks of the messages: in one
 -- statement with them, a step that was attached while its message's lock was waited for would not be seen. Joins that end
 -- by it follow the answers, with no settled of their own; settle leaves them out.
@@ -26,6 +26,7 @@ as $body$
 #variable_conflict use_column
 declare
     v_count integer := cardinality($1);
+    v_releases boolean := 3 = any($3);
     v_leases bigint[];
     v_leased int8multirange;
     v_workers text[];
@@ -41,6 +42,10 @@ declare
     v_rest_messages uuid[];
     v_rest_ends smallint[];
 begin
+    if v_releases then
+        -- A claim that is under way has read that they are leased, and may leave a mark above them.
+        perform /*:*/gate();
+    end if;
     select l.leases, l.workers, l.leased, l.step into v_leases, v_workers, v_leased, v_step
     from /*:*/lock_leases((
         select coalesce(range_agg(int8range(a, a, '[]')), '{}') from unnest($1) a where a > 0 and a < 9223372036854775807)) l;
@@ -155,6 +160,10 @@ begin
 
     if v_leases is not null then
         perform /*:*/let_go(v_leases, (select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(v_over) s));
+    end if;
+    if v_releases then
+        update /*:*/outbox_mark m set until = least(m.until, m.again_at)
+        where m.low > (select min(o.due_at) from /*:*/outbox o where o.seq = any(v_rest) and o.state = 0);
     end if;
     return query select s, null::uuid, null::smallint, null::integer, null::integer, null::integer
                  from unnest(v_settled) with ordinality as a (s, n) order by n;
