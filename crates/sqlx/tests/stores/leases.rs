@@ -596,6 +596,24 @@ fn slow_marks_do_not_hide_what_is_committed_late() {
     });
 }
 
+/// Nor if nobody has begun after it, and ended: snapshots do not list such a transaction.
+#[test]
+fn slow_marks_know_the_newest_transaction() {
+    run(async |fixture: &Arc<PgFixture>| {
+        let old = an_old_transaction(fixture).await;
+        traces(fixture).await;
+        let (mut tx, late) = (fixture.begin().await, plain());
+        fixture.store.insert(&mut *tx, std::slice::from_ref(&late), Birth::Ready).await.unwrap();
+        let earlier = "update outbox set due_at = due_at - interval '1 minute'";
+        Postgres::run(&mut tx, earlier.to_owned()).await.unwrap();
+        assert_eq!(claim(&fixture.store, 1).await, []);
+        for_an_hour(fixture).await;
+        tx.commit().await.unwrap();
+        comes(fixture, "what was committed late", late.id()).await;
+        old.rollback().await.unwrap();
+    });
+}
+
 /// Those who write for a moment, as many do all the time, do not make claims walk from the beginning.
 #[test]
 fn slow_marks_hold_while_others_write() {
@@ -609,6 +627,8 @@ fn slow_marks_hold_while_others_write() {
             traces_of(fixture, "now()", 3_000).await;
             let mut tx = fixture.begin().await;
             fixture.store.insert(&mut *tx, &[plain()], Birth::Ready).await.unwrap();
+            // Somebody who began later has ended: only then do snapshots list the first.
+            fixture.run("select pg_current_xact_id()".to_owned()).await;
             ack_all(&fixture.store, &claim(&fixture.store, 10).await).await;
             tx.commit().await.unwrap();
             let mut mark = fixture.texts("select until || '|' || seen from outbox_mark").await;

@@ -355,6 +355,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         killers: "test(=leases::slow_marks_do_not_hide_what_is_committed_late)",
     },
     Mutant {
+        name: "mark-newest-postgres",
+        why: "what is committed by a transaction that nobody has overtaken waits for as long as a mark holds",
+        file: "crates/sqlx/sql/postgres/routines/claim.sql",
+        original: "            limit 1000);",
+        mutated: "            limit 0);",
+        program: Program::Stores,
+        killers: "test(=leases::slow_marks_know_the_newest_transaction)",
+    },
+    Mutant {
         name: "mark-young-postgres",
         why: "while others write, claims walk from the beginning again and again",
         file: "crates/sqlx/sql/postgres/routines/claim.sql",

@@ -33,8 +33,8 @@ $body$;
 --
 -- What was passed over is gone, or not committed yet. Who began to write only lately is no danger: a message is due when it is
 -- written, or later, and a mark stays three quarters of a second behind. Of those who have been at it for longer the mark knows
--- the numbers, and holds until one of them ends. Which ones these are, is told by the number that came next a quarter to half
--- a second ago; where that is not known, all who are writing count as such.
+-- the numbers, and holds until one of them ends. Which ones these are, is told by the number of who left a mark a quarter to
+-- half a second ago; where that is not known, all who are writing count as such.
 create or replace function /*:*/leave_mark(
     priority integer, first timestamptz, walked bigint, is_from_beginning boolean, snapshot pg_snapshot, lease bigint
 )
@@ -45,6 +45,7 @@ as $body$
 declare
     v_mark /*:*/outbox_mark;
     v_age interval;
+    v_mine xid8 := pg_current_xact_id();
 begin
     select m.* into v_mark from /*:*/outbox_mark m where m.priority = $1;
     v_age := statement_timestamp() - v_mark.seen_at;
@@ -54,8 +55,15 @@ begin
         union
         select x from pg_snapshot_xip($5) x
         where v_age is null or v_age > interval '500 milliseconds' or (v_age > interval '250 milliseconds' and x < v_mark.seen));
+    if v_age is null or v_age > interval '500 milliseconds' then
+        -- A snapshot does not list those who began after the last one that has ended. Savepoints have numbers, too.
+        v_mark.open := v_mark.open || array(
+            select n::text::xid8
+            from generate_series(pg_snapshot_xmax($5)::text::bigint, v_mine::text::bigint - 1) n
+            limit 1000);
+    end if;
     if v_age is null or v_age > interval '250 milliseconds' then
-        v_mark.seen := pg_snapshot_xmax($5);
+        v_mark.seen := v_mine;
         v_mark.seen_at := statement_timestamp();
     end if;
     if $4 then
