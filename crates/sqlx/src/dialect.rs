@@ -68,9 +68,9 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// Whether COMMIT may roll back, and say nothing.
     #[doc(hidden)]
     const COMMIT_MAY_ROLL_BACK: bool = false;
-    /// The most rows, and about the most bytes, of one insert.
+    /// About the most bytes of one insert.
     #[doc(hidden)]
-    const MAX_INSERT: (usize, usize);
+    const MAX_INSERT_BYTES: usize;
 
     #[doc(hidden)]
     fn judge(error: &dyn DatabaseError) -> Verdict;
@@ -134,6 +134,9 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         messages: &[NewMessage],
         birth: Birth<'_>,
     ) -> impl Future<Output = Result<Result<Vec<Enqueued>>, SqlxError>> + Send;
+    /// How many of so many messages the next insert takes, if they are not too long.
+    #[doc(hidden)]
+    fn insert_rows(left: usize) -> usize;
     /// Whether inserting this batch takes more than one statement.
     #[doc(hidden)]
     fn insert_is_long(messages: &[NewMessage]) -> bool;
@@ -291,3 +294,21 @@ macro_rules! sends {
     };
 }
 pub(crate) use sends;
+
+/// The batch in pieces that fit into one statement each.
+pub(crate) fn chunks<D: Dialect>(messages: &[NewMessage]) -> Vec<&[NewMessage]> {
+    let mut chunks = Vec::new();
+    let mut left = messages;
+    while !left.is_empty() {
+        let most = &left[..D::insert_rows(left.len())];
+        let sizes = most.iter().scan(0, |bytes, message| {
+            *bytes += message.payload().len();
+            Some(*bytes)
+        });
+        let fit = sizes.take_while(|bytes| *bytes <= D::MAX_INSERT_BYTES).count().max(1);
+        let (chunk, others) = left.split_at(D::insert_rows(fit));
+        chunks.push(chunk);
+        left = others;
+    }
+    chunks
+}

@@ -59,9 +59,17 @@ fn ends(ends: &[(MessageId, i16)]) -> String {
     Value::Array(ends.iter().map(|(id, end)| json!([hex(id.as_bytes()), end])).collect()).to_string()
 }
 
-/// Up to so many rows a statement is kept prepared. Each size is a statement of its own, and on a user's connection ours
-/// must not push out his; larger batches pay for being prepared.
-pub(crate) const CACHED_ROWS: usize = 10;
+/// How many of so many rows the next insert takes. Each size is a statement of its own, and costs far more to prepare than to run; on a
+/// user's connection ours must not push out his. So there are eleven sizes, and any batch is made of them.
+pub(crate) fn insert_rows(left: usize) -> usize {
+    match left {
+        0..=8 => left,
+        9..=15 => 8,
+        16..=31 => 16,
+        32..=63 => 32,
+        _ => 64,
+    }
+}
 
 /// The insert of one message, repeated for so many: what stands between `/*rows*/` and `/*end*/` is one row.
 pub(crate) fn repeat_rows(sql: &str, rows: usize) -> String {
@@ -130,6 +138,22 @@ mod tests {
     fn rows_are_repeated_between_the_marks() {
         assert_eq!(repeat_rows("a /*rows*/(?)/*end*/ z", 3), "a (?),\n(?),\n(?) z");
         assert_eq!(repeat_rows("plain", 3), "plain");
+    }
+
+    /// Whatever the size of a batch, its statements are of a few sizes, and there are few of them.
+    #[test]
+    fn batches_are_made_of_few_statements() {
+        let mut sizes = std::collections::BTreeSet::new();
+        for rows in 1..1_000 {
+            let (mut left, mut count) = (rows, 0);
+            while left > 0 {
+                sizes.insert(insert_rows(left));
+                left -= insert_rows(left);
+                count += 1;
+            }
+            assert!(count <= rows / 64 + 4, "{rows} rows are {count} statements");
+        }
+        assert_eq!(sizes, [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64].into());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use sqlx_core::row::Row as _;
 use sqlx_mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlRow};
 
 use crate::arg::{Arg, from_micros, span_micros};
-use crate::dialect::{Dialect, answers, sealed, sends};
+use crate::dialect::{Dialect, answers, chunks, sealed, sends};
 use crate::error::Verdict;
 use crate::examine::{self, Check};
 use crate::holder;
@@ -68,8 +68,8 @@ impl Dialect for MySql {
     const DEFAULT_PREFIX: &'static str = "posthaste_";
     const BEGIN: &'static str = "START TRANSACTION";
     const BEGIN_USER: &'static str = "BEGIN";
-    // 23 values a row, of 65,535 that a statement may have; half of the smallest usual max_allowed_packet.
-    const MAX_INSERT: (usize, usize) = (2_000, 8 << 20);
+    // Half of the smallest usual max_allowed_packet.
+    const MAX_INSERT_BYTES: usize = 8 << 20;
 
     fn judge(error: &dyn DatabaseError) -> Verdict {
         match number(error) {
@@ -151,8 +151,8 @@ impl Dialect for MySql {
             };
             messages.iter().filter(|m| !known(m) && seen.insert(m.id())).cloned().collect()
         };
-        if !fresh.is_empty() {
-            insert_rows(connection, &tolerant, &fresh, birth).await?;
+        for some in chunks::<Self>(&fresh) {
+            insert_rows(connection, &tolerant, some, birth).await?;
         }
         let after = twins(connection, statements, messages, "lock in share mode").await?;
         let is_new = |twin: &Twin| !before.iter().any(|old| old.id == twin.id);
@@ -178,6 +178,10 @@ impl Dialect for MySql {
             Err(SqlxError::Database(error)) if number(error.as_ref()) == DUPLICATE_ENTRY => Ok(false),
             inserted => inserted.map(|rows| rows > 0),
         }
+    }
+
+    fn insert_rows(left: usize) -> usize {
+        json::insert_rows(left)
     }
 
     fn insert_is_long(messages: &[NewMessage]) -> bool {
@@ -301,8 +305,7 @@ async fn insert_rows(
     birth: Birth<'_>,
 ) -> Result<(), SqlxError> {
     let sql = Statement::new(json::repeat_rows(sql, messages.len()));
-    let query = query_with_result(sql.sql(), insert_args(messages, birth));
-    query.persistent(messages.len() <= json::CACHED_ROWS).execute(connection).await.map(drop)
+    query_with_result(sql.sql(), insert_args(messages, birth)).execute(connection).await.map(drop)
 }
 
 /// The answer for a batch that was stored whole; the rows are looked up only for their leases.

@@ -102,7 +102,7 @@ impl Dialect for Postgres {
     const LISTENS: bool = true;
     // A transaction in which a statement has failed is rolled back by COMMIT, and the driver takes that for success.
     const COMMIT_MAY_ROLL_BACK: bool = true;
-    const MAX_INSERT: (usize, usize) = (10_000, 64 << 20);
+    const MAX_INSERT_BYTES: usize = 64 << 20;
 
     fn judge(error: &dyn DatabaseError) -> Verdict {
         let code = error.code().unwrap_or(Cow::Borrowed(""));
@@ -188,6 +188,10 @@ impl Dialect for Postgres {
                 .collect::<Result<Vec<_>, SqlxError>>()?
         };
         Ok(answers(messages, &stored, &twins))
+    }
+
+    fn insert_rows(left: usize) -> usize {
+        left.min(10_000)
     }
 
     fn insert_is_long(_messages: &[NewMessage]) -> bool {

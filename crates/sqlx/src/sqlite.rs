@@ -85,7 +85,7 @@ impl Dialect for Sqlite {
     const BEGIN_READ: &'static str = "BEGIN";
     const BEGIN_USER: &'static str = Self::BEGIN;
     // 23 values a row, of 32,766 that a statement may have.
-    const MAX_INSERT: (usize, usize) = (1_000, 256 << 20);
+    const MAX_INSERT_BYTES: usize = 256 << 20;
 
     fn judge(error: &dyn DatabaseError) -> Verdict {
         let code: i32 = error.code().unwrap_or(Cow::Borrowed("")).parse().unwrap_or_default();
@@ -184,8 +184,8 @@ impl Dialect for Sqlite {
         birth: Birth<'_>,
     ) -> Result<Result<Vec<Enqueued>>, SqlxError> {
         let sql = Statement::new(json::repeat_rows(statements.enqueue.as_str(), messages.len()));
-        let query = query_with_result(sql.sql(), insert_args(messages, birth));
-        let rows = query.persistent(messages.len() <= json::CACHED_ROWS).fetch_all(&mut *connection).await?;
+        let rows =
+            query_with_result(sql.sql(), insert_args(messages, birth)).fetch_all(&mut *connection).await?;
         let mut stored = Vec::with_capacity(rows.len());
         for row in &rows {
             let epoch: i32 = row.try_get_unchecked(2)?;
@@ -205,6 +205,10 @@ impl Dialect for Sqlite {
             rows.iter().map(twin).collect::<Result<Vec<_>, SqlxError>>()?
         };
         Ok(answers(messages, &stored, &twins))
+    }
+
+    fn insert_rows(left: usize) -> usize {
+        json::insert_rows(left)
     }
 
     /// A dedup key may need a second look, for which the write lock must still be held.

@@ -20,7 +20,7 @@ use sqlx_core::pool::{Pool, PoolConnection};
 use sqlx_core::transaction::Transaction;
 
 use crate::arg::{Arg, micros, span_micros};
-use crate::dialect::{ConnectOptions, Connection, Dialect, codes};
+use crate::dialect::{ConnectOptions, Connection, Dialect, chunks, codes};
 use crate::error::{unknown, unknown_commit, wrap};
 use crate::migrate::Script;
 use crate::naming::Naming;
@@ -420,23 +420,6 @@ impl<D: Dialect> SqlStore<D> {
         let outcome = D::execute(connection, &self.statements().unpark, &args).await;
         outcome.map(drop).map_err(|error| self.wrap(operation, error))
     }
-}
-
-/// The batch in pieces that fit into one statement each.
-fn chunks<D: Dialect>(messages: &[NewMessage]) -> Vec<&[NewMessage]> {
-    let (max_rows, max_bytes) = D::MAX_INSERT;
-    let mut chunks = Vec::new();
-    let (mut start, mut bytes) = (0, 0);
-    for (index, message) in messages.iter().enumerate() {
-        let size = message.payload().len();
-        if index > start && (index - start == max_rows || bytes + size > max_bytes) {
-            chunks.push(&messages[start..index]);
-            (start, bytes) = (index, 0);
-        }
-        bytes += size;
-    }
-    chunks.push(&messages[start..]);
-    chunks
 }
 
 #[async_trait]
