@@ -13,6 +13,7 @@ mod fixture;
 mod inbox;
 mod languages;
 mod leases;
+mod marks;
 mod plans;
 mod refusals;
 mod round_trips;

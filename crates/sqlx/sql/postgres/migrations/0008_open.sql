@@ -1,6 +1,6 @@
 -- What a mark has passed over may belong to transactions that had been open for long: it holds until one of them ends. Marks are left
 -- anew by the next claims.
-delete from /*:*/outbox_mark;
+truncate /*:*/outbox_mark;
 alter table /*:*/outbox_mark
     add column if not exists again_at timestamptz not null,  -- when to walk from the beginning if something may be below
     add column if not exists open xid8[] not null,           -- transactions that had been open for long when it was left

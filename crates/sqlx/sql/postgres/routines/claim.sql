@@ -44,32 +44,32 @@ as $body$
 #variable_conflict use_column
 declare
     v_mark /*:*/outbox_mark;
-    v_age interval;
     v_mine xid8 := pg_current_xact_id();
+    v_writers xid8[];
+    v_age interval;
 begin
     select m.* into v_mark from /*:*/outbox_mark m where m.priority = $1;
-    v_age := statement_timestamp() - v_mark.seen_at;
-    v_mark.open := array(
-        -- Who has ended is of no more interest once a claim has walked from the beginning.
-        select x from unnest(v_mark.open) x where not ($4 and pg_visible_in_snapshot(x, $5))
-        union
-        select x from pg_snapshot_xip($5) x
-        where v_age is null or v_age > interval '500 milliseconds' or (v_age > interval '250 milliseconds' and x < v_mark.seen));
-    if v_age is null or v_age > interval '500 milliseconds' then
-        -- A snapshot does not list those who began after the last one that has ended. Savepoints have numbers, too.
-        v_mark.open := v_mark.open || array(
-            select n::text::xid8
-            from generate_series(pg_snapshot_xmax($5)::text::bigint, v_mine::text::bigint - 1) n
-            limit 1000);
-    end if;
-    if v_age is null or v_age > interval '250 milliseconds' then
-        v_mark.seen := v_mine;
-        v_mark.seen_at := statement_timestamp();
-    end if;
     if $4 then
+        -- Who has ended has nothing left that was not walked over.
+        v_mark.open := array(select x from unnest(v_mark.open) x where not pg_visible_in_snapshot(x, $5));
         -- At half a microsecond an entry: a fiftieth of the time, or a fifth if something may be below.
         v_mark.until := clock_timestamp() + $3 * interval '25 microseconds';
         v_mark.again_at := clock_timestamp() + $3 * interval '2.5 microseconds';
+    end if;
+    v_age := coalesce(statement_timestamp() - v_mark.seen_at, interval '1 hour');
+    if v_age > interval '250 milliseconds' then
+        if v_age <= interval '500 milliseconds' then
+            v_writers := array(select x from pg_snapshot_xip($5) x where x < v_mark.seen);
+        else
+            -- A snapshot does not list those who began after the last one that has ended. Savepoints have numbers, too.
+            v_writers := array(select pg_snapshot_xip($5)) || array(
+                select n::text::xid8
+                from generate_series(pg_snapshot_xmax($5)::text::bigint, v_mine::text::bigint - 1) n
+                limit 1000);
+        end if;
+        v_mark.open := array(select unnest(v_mark.open) union select unnest(v_writers));
+        v_mark.seen := v_mine;
+        v_mark.seen_at := statement_timestamp();
     end if;
     insert into /*:*/outbox_mark (priority, low, until, lease, again_at, open, seen, seen_at)
     values ($1, least($2, v_mark.seen_at - interval '750 milliseconds'), v_mark.until,
