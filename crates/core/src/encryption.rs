@@ -7,6 +7,7 @@
 mod keyring;
 
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 
@@ -78,7 +79,9 @@ pub(crate) fn seal(cipher: &dyn Cipher, message: &mut NewMessage) -> Result<()> 
     plain.extend(headers.as_bytes());
     plain.extend(message.payload());
     let bound = bound(message.id(), message.topic(), message.content_type());
-    let sealed = cipher.seal(&plain, &bound).map_err(|error| error.during("encrypt"))?;
+    let sealed = catch_unwind(AssertUnwindSafe(|| cipher.seal(&plain, &bound)));
+    let sealed = sealed.unwrap_or_else(|_| Err(Error::new(ErrorKind::Configuration, "the cipher panicked")));
+    let sealed = sealed.map_err(|error| error.during("encrypt"))?;
     let key_id = crate::text::required("the id of a key", sealed.key_id, 100)?;
     message.payload = Bytes::from(sealed.bytes);
     message.headers = Headers::from([(ENCRYPTION_HEADER.to_owned(), format!("{FORM}{key_id}"))]);
@@ -90,8 +93,13 @@ pub(crate) fn is_sealed(message: &Message) -> bool {
     message.headers.contains_key(ENCRYPTION_HEADER)
 }
 
-/// Decrypts a message, or says what is to become of it.
+/// Decrypts a message, or says what is to become of it. A cipher that panics costs its message an attempt, as a handler does.
 pub(crate) fn open(cipher: Option<&dyn Cipher>, message: &mut Message) -> Result<(), Failure> {
+    catch_unwind(AssertUnwindSafe(|| open_with(cipher, message)))
+        .unwrap_or_else(|_| Err(Failure::business("the cipher panicked")))
+}
+
+fn open_with(cipher: Option<&dyn Cipher>, message: &mut Message) -> Result<(), Failure> {
     let Some(mark) = message.headers.get(ENCRYPTION_HEADER) else {
         return match cipher {
             Some(cipher) if !cipher.accepts_plaintext() => Err(Failure::permanent(

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::dispatch::progress::Progress;
 use crate::error::Error;
 use crate::event::Event;
-use crate::message::Message;
+use crate::message::{MAX_DELAY, Message};
 use crate::outbox::{Home, Outbox};
 use crate::outcome::{Failure, FailureClass};
 use crate::store::Store;
@@ -60,14 +60,14 @@ pub(crate) enum Answer {
 }
 
 impl HandlerError {
-    /// Again after this delay instead of the policy's; it costs an attempt.
+    /// Again after this delay, at most 100 years, instead of the policy's; it costs an attempt.
     pub fn retry_after(delay: Duration, why: impl fmt::Display) -> Self {
-        Self(Answer::Retry { failure: Failure::business(why), after: Some(delay) })
+        Self(Answer::Retry { failure: Failure::business(why), after: Some(delay.min(MAX_DELAY)) })
     }
 
-    /// Not yet: again after this delay, at no cost.
+    /// Not yet: again after this delay, at most 100 years, at no cost.
     pub fn defer(delay: Duration) -> Self {
-        Self(Answer::Defer(delay))
+        Self(Answer::Defer(delay.min(MAX_DELAY)))
     }
 
     /// Never: the message is dead.

@@ -2,15 +2,30 @@
 //! out; the database adds it to its own clock.
 
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+
+use tracing::error;
+
+use crate::message::MAX_DELAY;
 
 /// How many attempts a message has, unless told otherwise.
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 10;
 
 /// Decides how long to wait after a failed attempt.
 pub trait RetryPolicy: Debug + Send + Sync + 'static {
-    /// The delay after the attempt with this number (1 is the first), given a random number in `0.0..1.0`.
+    /// The delay after the attempt with this number (1 is the first), given a random number in `0.0..1.0`. Delays of more than
+    /// 100 years are cut to that.
     fn delay(&self, attempt: u32, random: f64) -> Duration;
+}
+
+/// The delay that a policy gives: at most 100 years. A policy that panics is logged, and the default decides in its place.
+pub(crate) fn delay_of(policy: &dyn RetryPolicy, attempt: u32, random: f64) -> Duration {
+    let delay = catch_unwind(AssertUnwindSafe(|| policy.delay(attempt, random))).unwrap_or_else(|_| {
+        error!(attempt, "retry policy panicked, using the default one");
+        ExponentialBackoff::default().delay(attempt, random)
+    });
+    delay.min(MAX_DELAY)
 }
 
 /// `min(max, base * 2^(attempt - 1))`, times a jitter of 0.5 to 1.5 that keeps messages which failed together from
@@ -55,7 +70,7 @@ impl Default for ExponentialBackoff {
 impl RetryPolicy for ExponentialBackoff {
     fn delay(&self, attempt: u32, random: f64) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
-        let delay = self.base.saturating_mul(1 << doublings).min(self.max);
+        let delay = self.base.saturating_mul(1 << doublings).min(self.max).min(MAX_DELAY);
         if self.jitter { delay.mul_f64(0.5 + random.clamp(0.0, 1.0)) } else { delay }
     }
 }
@@ -96,6 +111,21 @@ mod tests {
         assert_eq!(policy.delay(6, 0.5), Duration::from_secs(60));
         assert_eq!(policy.delay(u32::MAX, 1.0), Duration::from_secs(90));
         assert_eq!(policy.delay(0, 0.5), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn no_delay_is_too_long_and_no_panic_escapes() {
+        #[derive(Debug)]
+        struct Panics;
+        impl RetryPolicy for Panics {
+            fn delay(&self, _: u32, _: f64) -> Duration {
+                panic!("a policy's own")
+            }
+        }
+        assert_eq!(delay_of(&Panics, 1, 0.5), Duration::from_secs(2));
+        assert_eq!(delay_of(&FixedDelay(Duration::MAX), 1, 0.5), MAX_DELAY);
+        let longest = ExponentialBackoff::new(Duration::MAX, Duration::MAX);
+        assert_eq!(delay_of(&longest, u32::MAX, 1.0), MAX_DELAY);
     }
 
     /// OBX-063: policies can be replaced.

@@ -7,7 +7,11 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::message::MAX_DELAY;
 use crate::settings::{parse_duration, show_duration};
+
+/// The shortest interval.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 /// When a job is due.
 ///
@@ -49,9 +53,15 @@ impl Schedule {
         Self(Kind::Off)
     }
 
-    /// At this interval: at least 10 ms.
+    /// At this interval: 10 ms to 100 years. What is less or more is taken for these.
     pub const fn every(interval: Duration) -> Self {
-        Self(Kind::Every(interval))
+        Self(Kind::Every(if interval.as_millis() < SHORTEST.as_millis() {
+            SHORTEST
+        } else if interval.as_secs() >= MAX_DELAY.as_secs() {
+            MAX_DELAY
+        } else {
+            interval
+        }))
     }
 
     /// By this cron expression, in UTC.
@@ -90,7 +100,7 @@ impl FromStr for Schedule {
             return Ok(Self::off());
         }
         if let Some(interval) = parse_duration(text) {
-            return if interval >= Duration::from_millis(10) {
+            return if interval >= SHORTEST {
                 Ok(Self::every(interval))
             } else {
                 Err(Error::new(
@@ -132,6 +142,8 @@ mod tests {
         assert_eq!("5s".parse::<Schedule>().unwrap().next(now), Next::After(Duration::from_secs(5)));
         assert!("1ms".parse::<Schedule>().unwrap_err().to_string().contains("at least 10ms"));
         assert_eq!(Schedule::every(Duration::from_secs(300)).to_string(), "5m");
+        assert_eq!(Schedule::every(Duration::MAX).next(now), Next::After(MAX_DELAY));
+        assert_eq!(Schedule::every(Duration::ZERO).next(now), Next::After(SHORTEST));
     }
 
     /// INB-007: jobs run by a cron expression, too.

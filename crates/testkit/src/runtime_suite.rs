@@ -71,7 +71,8 @@ macro_rules! runtime_suite {
                 joins_are_encrypted,
                 claims_are_decrypted,
                 its_header_is_reserved,
-                errors_do_not_tell;
+                errors_do_not_tell,
+                a_panicking_cipher;
             faults:
                 a_loop_goes_on,
                 nothing_new_while_settling_fails,
@@ -102,7 +103,8 @@ macro_rules! runtime_suite {
                 jobs_do_their_work,
                 jobs_switched_off,
                 one_job_alone,
-                a_failed_job_goes_on;
+                a_failed_job_goes_on,
+                the_longest_interval;
             join_ends:
                 a_deadline_passes,
                 in_time_for_the_deadline,
@@ -177,6 +179,8 @@ macro_rules! runtime_suite {
                 outages_cost_no_attempt,
                 outages_have_a_limit,
                 a_panic_is_a_failed_attempt,
+                endless_delays_are_cut,
+                a_panicking_policy_is_replaced,
                 long_errors_are_cut,
                 too_slow_is_failed,
                 a_blocked_thread;

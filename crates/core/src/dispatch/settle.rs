@@ -118,13 +118,13 @@ impl<S: Store> Dispatcher<S> {
                         count_failure(metrics::DEAD, &self.inner.name, topic, failure.class());
                     }
                 }
-                Outcome::Abandon { delay, .. } => {
+                outcome @ Outcome::Abandon { .. } => {
                     self.tally.failed += 1;
-                    self.poll.hint(now + *delay);
+                    self.poll.hint(now + outcome.delay());
                 }
-                Outcome::Defer { delay } => {
+                outcome @ Outcome::Defer { .. } => {
                     self.tally.deferred += 1;
-                    self.poll.hint(now + *delay);
+                    self.poll.hint(now + outcome.delay());
                 }
                 Outcome::Release | Outcome::Fail { .. } => {}
             }

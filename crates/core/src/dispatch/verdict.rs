@@ -7,7 +7,7 @@ use crate::handler::{Answer, HandlerError, HandlerResult};
 use crate::message::Message;
 use crate::outcome::{Failure, FailureClass, Outcome};
 use crate::redact::redact;
-use crate::retry::RetryPolicy;
+use crate::retry::{RetryPolicy, delay_of};
 use crate::settings::{Settings, show_duration};
 
 /// How a delivery ended.
@@ -68,7 +68,7 @@ pub(crate) fn outcome(
                 FailureClass::Unroutable => {
                     (settings.unroutable_delay.mul_f64(0.5 + random), settings.unroutable_limit)
                 }
-                _ => (rules.retry.delay(message.attempts.saturating_add(1), random), None),
+                _ => (delay_of(&*rules.retry, message.attempts.saturating_add(1), random), None),
             };
             Outcome::Abandon {
                 delay: after.unwrap_or(policy_delay),
@@ -87,12 +87,12 @@ fn outage_delay(message: &Message, rules: &Rules, random: f64) -> Duration {
     let since = message.failing_since.unwrap_or(message.due_at);
     let lasted = message.due_at.duration_since(since).unwrap_or_default();
     let mut attempt = 1;
-    let mut elapsed = rules.retry.delay(attempt, 0.5);
+    let mut elapsed = delay_of(&*rules.retry, attempt, 0.5);
     while elapsed <= lasted && attempt < MOST {
         attempt += 1;
-        elapsed += rules.retry.delay(attempt, 0.5);
+        elapsed += delay_of(&*rules.retry, attempt, 0.5);
     }
-    rules.retry.delay(attempt, random)
+    delay_of(&*rules.retry, attempt, random)
 }
 
 fn redacted(failure: &Failure, message: &Message) -> Failure {

@@ -16,7 +16,7 @@ use crate::handler::{Answer, HandlerError, HandlerResult};
 use crate::metrics::{self, count_with};
 use crate::outcome::Failure;
 use crate::redact::redact_received;
-use crate::retry::{DEFAULT_MAX_ATTEMPTS, ExponentialBackoff, RetryPolicy};
+use crate::retry::{DEFAULT_MAX_ATTEMPTS, ExponentialBackoff, RetryPolicy, delay_of};
 use crate::shutdown::Shutdown;
 use crate::store::Transactions;
 use crate::store::inbox::{InboxStore, Once};
@@ -303,7 +303,7 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Consumer<S, H> {
                 let charged = failure.class().costs_attempt();
                 let last = charged && tries.charged.saturating_add(1) >= self.max_attempts;
                 let attempt = if charged { tries.charged } else { tries.free }.saturating_add(1);
-                let delay = after.unwrap_or_else(|| self.retry.delay(attempt, fastrand::f64()));
+                let delay = after.unwrap_or_else(|| delay_of(&*self.retry, attempt, fastrand::f64()));
                 (failure, (!last).then_some((delay, charged)))
             }
         };

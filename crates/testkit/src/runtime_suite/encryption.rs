@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::{
-    ClaimRequest, ENCRYPTION_HEADER, ErrorKind, FailureClass, HandlerError, JoinWait, Key, Keyring, Message,
-    NewJoin, NewMessage, Outbox, Record, State, Store, WorkerId,
+    CannotOpen, Cipher, ClaimRequest, ENCRYPTION_HEADER, ErrorKind, FailureClass, HandlerError, JoinWait,
+    Key, Keyring, Message, NewJoin, NewMessage, Outbox, Record, Sealed, State, Store, WorkerId,
 };
 
 use super::Scene;
@@ -281,4 +281,42 @@ pub async fn errors_do_not_tell<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(text, "[BUSINESS] cannot digest [redacted]");
     assert!(scene.logs.all().iter().all(|logged| !format!("{logged:?}").contains(CANARY)));
     let _: &Outbox<F::Store> = &outbox;
+}
+
+/// A cipher that panics costs its message an attempt, and its publisher an error; everything else goes on.
+pub async fn a_panicking_cipher<F: Fixture>(scene: &Scene<F>) {
+    /// Opens nothing, and seals what is not for a topic of its own.
+    #[derive(Debug)]
+    struct Panics;
+    impl Cipher for Panics {
+        fn seal(&self, plain: &[u8], _: &[u8]) -> posthaste_core::Result<Sealed> {
+            assert!(!plain.ends_with(b"never"), "a cipher that panics");
+            Ok(Sealed { key_id: "key".to_owned(), bytes: plain.to_vec() })
+        }
+
+        fn open(&self, _: &str, _: &[u8], _: &[u8]) -> Result<Vec<u8>, CannotOpen> {
+            panic!("a cipher that panics")
+        }
+    }
+    let store = scene.store();
+    let journal = Journal::new();
+    let outbox = outbox(store.clone(), settings())
+        .encryption(Panics)
+        .max_attempts(1)
+        .on_topic("t", journal.noting("t"))
+        .build()
+        .await
+        .unwrap();
+    let running = run(&outbox);
+    let refused = outbox.enqueue(NewMessage::bytes("t", "never").build().unwrap()).await.unwrap_err();
+    assert!(refused.to_string().contains("the cipher panicked"), "{refused}");
+    let id = outbox.enqueue(draft("t")).await.unwrap().id();
+    becomes(&store, id, State::Dead).await;
+    assert_eq!(record(&store, id).await.last_error.as_deref(), Some("[BUSINESS] the cipher panicked"));
+    // Stored by another publisher, in plain.
+    let plain = NewMessage::bytes("t", "plain").build().unwrap();
+    store.enqueue(std::slice::from_ref(&plain)).await.unwrap();
+    becomes(&store, plain.id(), State::Done).await;
+    assert_eq!(journal.count(), 1);
+    running.stop().await;
 }

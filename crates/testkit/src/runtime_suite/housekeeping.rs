@@ -146,3 +146,20 @@ pub async fn a_failed_job_goes_on<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(scene.meters.counter("posthaste_errors_total", &[("operation", "stats")]), 2);
     assert_eq!(store.stats().await.unwrap().ready.value, 0);
 }
+
+/// A job at the longest interval there is keeps none of the others from their turns.
+pub async fn the_longest_interval<F: Fixture>(scene: &Scene<F>) {
+    let mut patient = settings();
+    (patient.prune, patient.park) =
+        (Schedule::every(std::time::Duration::MAX), Schedule::every(std::time::Duration::MAX));
+    patient.reap = Schedule::every(ms(20));
+    let journal = Journal::new();
+    let outbox = outbox(scene.store(), patient).on_topic("t", journal.noting("t")).build().await.unwrap();
+    let lost = draft("elsewhere").build().unwrap();
+    scene.store().enqueue(std::slice::from_ref(&lost)).await.unwrap();
+    claim_elsewhere(&scene.store(), 1, MINUTE).await;
+    scene.fixture.advance(HOUR).await;
+    let running = run(&outbox);
+    becomes(outbox.store(), lost.id(), State::Ready).await;
+    running.stop().await;
+}

@@ -6,8 +6,8 @@ use std::io;
 use std::time::Duration;
 
 use posthaste_core::{
-    Delays, Failure, FailureClass, FixedDelay, HandlerError, HandlerResult, Message, Policy, Settings, State,
-    StoreAdmin as _, Topics,
+    Delays, Failure, FailureClass, FixedDelay, HandlerError, HandlerResult, Message, Policy, RetryPolicy,
+    Settings, State, StoreAdmin as _, Topics,
 };
 
 use super::Scene;
@@ -348,4 +348,61 @@ pub async fn a_blocked_thread<F: Fixture>(scene: &Scene<F>) {
     drop(blocker);
     running.stop().await;
     assert_eq!(outbox.store().stats().await.unwrap().dead.value, 1);
+}
+
+/// The longest delay there is ends neither the loop nor the message: it is cut to what every database can add to its clock.
+pub async fn endless_delays_are_cut<F: Fixture>(scene: &Scene<F>) {
+    const ENDLESS: Duration = Duration::MAX;
+    let journal = Journal::new();
+    let outbox = outbox(scene.store(), settings())
+        .retry(FixedDelay(ENDLESS))
+        .on_topic("defer", async |_: Message| HandlerResult::Err(HandlerError::defer(ENDLESS)))
+        .on_topic("after", async |_: Message| HandlerResult::Err(HandlerError::retry_after(ENDLESS, "no")))
+        .on_topic("policy", async |_: Message| HandlerResult::Err(HandlerError::from("no")))
+        .on_topic("outage", async |_: Message| HandlerResult::Err(HandlerError::infrastructure("down")))
+        .on_topic("well", journal.noting("well"))
+        .build()
+        .await
+        .unwrap();
+    let running = run(&outbox);
+    for topic in ["defer", "after", "policy", "outage"] {
+        let id = outbox.enqueue(draft(topic)).await.unwrap().id();
+        let years = 99 * 365 * 24 * HOUR;
+        let put_off =
+            async || record(outbox.store(), id).await.message.due_at > scene.fixture.now().await + years;
+        eventually("it is put off for a hundred years", put_off).await;
+        assert_eq!(record(outbox.store(), id).await.state, State::Ready, "{topic}");
+    }
+    let id = outbox.enqueue(draft("well")).await.unwrap().id();
+    becomes(outbox.store(), id, State::Done).await;
+    running.stop().await;
+}
+
+/// A retry policy that panics costs nothing but its own opinion: the default one decides, and the others go on.
+pub async fn a_panicking_policy_is_replaced<F: Fixture>(scene: &Scene<F>) {
+    #[derive(Debug)]
+    struct Panics;
+    impl RetryPolicy for Panics {
+        fn delay(&self, _: u32, _: f64) -> Duration {
+            panic!("a policy that panics")
+        }
+    }
+    let journal = Journal::new();
+    let outbox = outbox(scene.store(), settings())
+        .retry(Panics)
+        .on_topic("refused", async |_: Message| HandlerResult::Err(HandlerError::from("no")))
+        .on_topic("outage", async |_: Message| HandlerResult::Err(HandlerError::infrastructure("down")))
+        .on_topic("well", journal.noting("well"))
+        .build()
+        .await
+        .unwrap();
+    let running = run(&outbox);
+    for topic in ["refused", "outage"] {
+        let id = outbox.enqueue(draft(topic)).await.unwrap().id();
+        eventually("it failed", async || record(outbox.store(), id).await.last_error.is_some()).await;
+        assert_ne!(record(outbox.store(), id).await.state, State::Dead, "{topic}");
+    }
+    let id = outbox.enqueue(draft("well")).await.unwrap().id();
+    becomes(outbox.store(), id, State::Done).await;
+    running.stop().await;
 }
