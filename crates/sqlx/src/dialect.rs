@@ -47,6 +47,9 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// How its URLs begin.
     #[doc(hidden)]
     const SCHEMES: &'static [&'static str];
+    /// The options that its URLs may have.
+    #[doc(hidden)]
+    const URL_OPTIONS: &'static [&'static str];
     #[doc(hidden)]
     const QUOTE: char;
     #[doc(hidden)]
@@ -59,6 +62,10 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// How one begins that only reads.
     #[doc(hidden)]
     const BEGIN_READ: &'static str = Self::BEGIN;
+    /// How one begins that examines the database through a user's connection, if that needs one: functions that another role
+    /// put on the user's search path must not run.
+    #[doc(hidden)]
+    const BEGIN_EXAMINATION: Option<&'static str> = None;
     /// How a transaction begins that we open for a user.
     #[doc(hidden)]
     const BEGIN_USER: &'static str = "BEGIN";
@@ -206,6 +213,9 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// What an examination looks at, on whose connections, and how it asks for the time; none if the database has this machine's.
     #[doc(hidden)]
     const CHECKS: &'static [Check];
+    /// What it looks at on our own connections: whether they have the settings that we asked for.
+    #[doc(hidden)]
+    const OWN_CHECKS: &'static [Check] = &[];
     #[doc(hidden)]
     const EXAMINED: Whose = Whose::Users;
     #[doc(hidden)]
@@ -254,9 +264,12 @@ pub(crate) fn answers(
         twins.iter().find(is_twin).map(|(id, _)| Enqueued::Duplicate { id: *id }).ok_or_else(|| {
             Error::new(
                 ErrorKind::Conflict,
-                "a message with the same dedup key was removed at the same moment",
+                "the message was not stored, and no stored message has its id or dedup key",
             )
-            .with_remedy("publish it again, in a new transaction")
+            .with_remedy(
+                "publish it again, in a new transaction: its twin was removed at the same moment. If that keeps failing, \
+                 numbers of the column seq are taken already, as after an incomplete restore: run `posthaste doctor`",
+            )
         })
     };
     messages.iter().map(answer).collect()

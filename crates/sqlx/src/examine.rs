@@ -13,11 +13,14 @@ pub(crate) mod sqlite;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{Clock as _, ErrorKind, Finding, Result, Severity, Store as _, SystemClock};
+use sqlx_core::connection::Connection as _;
+use sqlx_core::database::Database;
 use sqlx_core::row::Row as _;
 
 use crate::arg::{Arg, from_micros};
 use crate::dialect::{Connection, Dialect};
 use crate::naming::Naming;
+use crate::pools::Whose;
 use crate::row::Columns;
 use crate::sql::{Files, Statement};
 use crate::store::SqlStore;
@@ -148,6 +151,23 @@ fn judge_clock(apart: Duration) -> Found {
     }
 }
 
+/// Whether the numbers that messages get are free: the highest that is taken, the last that was given out, and what to do.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn judge_numbers(taken: &str, given: &str, remedy: String) -> Found {
+    let number = |text: &str| text.parse::<i64>().unwrap_or_default();
+    if number(taken) > i64::MAX / 2 {
+        let remedy =
+            "remove that row: it was not stored by posthaste, and leaves no numbers for other messages";
+        return Found::bad(Severity::Danger, format!("a message has the number {taken}"), remedy);
+    }
+    if number(taken) > number(given) {
+        let found =
+            format!("{taken} is taken, and the last one given out is {given}: messages cannot be stored");
+        return Found::bad(Severity::Danger, found, remedy);
+    }
+    Found::fine("the next one is free")
+}
+
 /// How old the oldest open transaction is, and whose; none if there is none.
 #[cfg(any(test, feature = "postgres", feature = "mysql"))]
 fn judge_age(oldest: Option<(Duration, &str)>) -> Found {
@@ -189,10 +209,16 @@ impl<D: Dialect> SqlStore<D> {
         let mut connection = self.pool_of(D::EXAMINED).acquire().await.map_err(failed)?;
         let mut findings = Vec::new();
         for check in D::CHECKS {
-            findings.push(self.look(&mut connection, &subject, check).await?);
+            findings.push(self.look(&mut connection, &subject, check, D::BEGIN_EXAMINATION).await?);
         }
         findings.push(self.look_at_clock(&mut connection).await?);
         drop(connection);
+        if !D::OWN_CHECKS.is_empty() {
+            let mut connection = self.pool_of(Whose::Ours).acquire().await.map_err(failed)?;
+            for check in D::OWN_CHECKS {
+                findings.push(self.look(&mut connection, &subject, check, None).await?);
+            }
+        }
         findings.push(match self.check().await {
             Ok(()) => Found::fine("as this code knows it").of("schema version"),
             Err(error) => {
@@ -209,17 +235,18 @@ impl<D: Dialect> SqlStore<D> {
         connection: &mut Connection<D>,
         subject: &Subject,
         check: &Check,
+        begin: Option<&'static str>,
     ) -> Result<Finding> {
         let naming = self.get_naming();
         let names = [Arg::Text(naming.schema.as_deref()), Arg::text(&subject.prefix)];
         let statement = Statement::new(naming.render(check.sql));
         let args = if check.takes_names { &names[..] } else { &[] };
-        let rows = match D::fetch(connection, &statement, args).await {
+        let rows = match ask::<D>(connection, begin, &statement, args).await {
             Ok(rows) => rows,
             Err(error) => return self.unseen(check.name, error),
         };
         let texts = |row| -> Result<Vec<Option<String>>> {
-            let row: &<D::Db as sqlx_core::database::Database>::Row = row;
+            let row: &<D::Db as Database>::Row = row;
             (0..row.len()).map(|column| row.opt_text(column)).collect()
         };
         let rows = rows.iter().map(texts).collect::<Result<Vec<_>>>()?;
@@ -252,7 +279,7 @@ impl<D: Dialect> SqlStore<D> {
         let mut apart = Duration::MAX;
         for _ in 0..2 {
             let before = SystemClock.now();
-            let rows = match D::fetch(connection, &statement, &[]).await {
+            let rows = match ask::<D>(connection, D::BEGIN_EXAMINATION, &statement, &[]).await {
                 Ok(rows) => rows,
                 Err(error) => return self.unseen("clock", error),
             };
@@ -262,6 +289,20 @@ impl<D: Dialect> SqlStore<D> {
         }
         Ok(judge_clock(apart).of("clock"))
     }
+}
+
+/// Runs one statement, in a transaction of its own if that has to begin in a special way.
+async fn ask<D: Dialect>(
+    connection: &mut Connection<D>,
+    begin: Option<&'static str>,
+    statement: &Statement,
+    args: &[Arg<'_>],
+) -> Result<Vec<<D::Db as Database>::Row>, sqlx_core::Error> {
+    let Some(begin) = begin else { return D::fetch(connection, statement, args).await };
+    let mut tx = connection.begin_with(begin).await?;
+    let rows = D::fetch(&mut tx, statement, args).await;
+    tx.rollback().await?;
+    rows
 }
 
 fn difference(one: SystemTime, other: SystemTime) -> Duration {

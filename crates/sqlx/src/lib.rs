@@ -28,6 +28,7 @@ mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
+mod url;
 
 pub use dialect::Dialect;
 #[cfg(feature = "mysql")]

@@ -4,6 +4,7 @@
 //! transaction: one round trip instead of five, and the very same code for programs in other languages.
 
 use std::borrow::Cow;
+use std::slice;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
@@ -45,6 +46,11 @@ pub struct MySql;
 impl sealed::Sealed for MySql {}
 
 const DUPLICATE_ENTRY: u16 = 1062;
+const SIGNALLED: u16 = 1644;
+
+/// The SQL mode of our connections and routines. A number that does not fit must be an error: where the server stores the
+/// largest one instead, two holders of a message can have the same epoch.
+pub(crate) const SQL_MODE: &str = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION";
 
 #[allow(private_interfaces, reason = "sealed: nobody else implements or calls it")]
 impl Dialect for MySql {
@@ -63,10 +69,26 @@ impl Dialect for MySql {
         ]
     );
     const SCHEMES: &'static [&'static str] = &["mysql", "mariadb"];
+    const URL_OPTIONS: &'static [&'static str] = &[
+        "sslmode",
+        "ssl-mode",
+        "sslca",
+        "ssl-ca",
+        "sslcert",
+        "ssl-cert",
+        "sslkey",
+        "ssl-key",
+        "charset=utf8mb4",
+        "collation",
+        "statement-cache-capacity",
+        "socket",
+        "timezone",
+        "time-zone",
+    ];
     const QUOTE: char = '`';
     const DEFAULT_SCHEMA: Option<&'static str> = None;
     const DEFAULT_PREFIX: &'static str = "posthaste_";
-    const BEGIN: &'static str = "START TRANSACTION";
+    const BEGIN: &'static str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
     const BEGIN_USER: &'static str = "BEGIN";
     // Half of the smallest usual max_allowed_packet.
     const MAX_INSERT_BYTES: usize = 8 << 20;
@@ -78,18 +100,27 @@ impl Dialect for MySql {
             1049 => {
                 Verdict::new(ErrorKind::Configuration).or("create the database, or name another in the URL")
             }
-            1020 | 1213 => Verdict::new(ErrorKind::Conflict),
+            1020 | 1213 => Verdict::new(ErrorKind::Conflict).or(
+                "the database has rolled the whole transaction back: begin it again, with all that it did",
+            ),
             1205 => {
                 Verdict::new(ErrorKind::Busy).or("another transaction holds a lock for long: commit sooner")
             }
             1040 | 1203 | 1226 => {
                 Verdict::new(ErrorKind::Busy).or("lower the pools' sizes or raise max_connections")
             }
+            167 | 1467 => Verdict::new(ErrorKind::Database)
+                .or("the numbers of the column seq are used up: run `posthaste doctor`"),
             1021 | 1114 => Verdict::new(ErrorKind::Full),
             1053 | 1079 | 1317 | 1927 => Verdict::new(ErrorKind::Unavailable),
             1153 | 1301 => Verdict::new(ErrorKind::InvalidInput)
                 .or("raise the server's max_allowed_packet, or publish less"),
-            1568 => Verdict::new(ErrorKind::InvalidInput).or("call it outside of a transaction"),
+            // Raised by our routines, with a remedy in the text.
+            SIGNALLED => match error.code().as_deref() {
+                Some("40001") => Verdict::new(ErrorKind::Conflict),
+                Some("22023" | "25001") => Verdict::new(ErrorKind::InvalidInput),
+                _ => Verdict::new(ErrorKind::Database),
+            },
             _ => Verdict::new(ErrorKind::Database),
         }
     }
@@ -107,9 +138,12 @@ impl Dialect for MySql {
         let pool = pool.after_connect(|connection, _| {
             Box::pin(async move {
                 // Server-side limits, because a dropped future is no way to stop a statement.
-                Self::run_script(connection, "set session transaction isolation level read committed")
-                    .await?;
-                Self::run_script(connection, "set session innodb_lock_wait_timeout = 10").await
+                let settings = format!(
+                    "set session transaction isolation level read committed; \
+                     set session innodb_lock_wait_timeout = 10, session sql_mode = '{SQL_MODE}', session autocommit = 1, \
+                     session completion_type = 'NO_CHAIN'"
+                );
+                Self::run_script(connection, &settings).await
             })
         });
         (options.disable_statement_logging(), pool)
@@ -120,52 +154,49 @@ impl Dialect for MySql {
 
     sends!(MySqlConnection, MySqlRow);
 
-    /// An error of this one statement does not end the caller's transaction here, so a plain insert is tried first, and
-    /// what stands in the way is looked for only if there is something.
+    /// A duplicate key fails this one statement and does not end the caller's transaction, so a plain insert is tried first.
+    /// Only an insert that succeeded makes a message new: rows that are merely there may be another publisher's.
     async fn insert(
         connection: &mut MySqlConnection,
         statements: &Statements,
         messages: &[NewMessage],
         birth: Birth<'_>,
     ) -> Result<Result<Vec<Enqueued>>, SqlxError> {
-        let strict = statements.enqueue.as_str();
-        let tolerant = strict.replace("/*ignore*/", "ignore");
-        if messages.iter().all(|message| message.dedup().is_none()) {
-            match insert_rows(connection, strict, messages, birth).await {
-                Ok(()) => return stored(connection, statements, messages, birth).await.map(Ok),
-                Err(SqlxError::Database(error)) if number(error.as_ref()) == DUPLICATE_ENTRY => {}
-                Err(error) => return Err(error),
+        if insert_rows(connection, statements, messages, birth).await? {
+            let leases = leases_of(connection, statements, messages, birth).await?;
+            return Ok(answers(messages, &leases, &[]));
+        }
+        // Without a lock: outside of READ COMMITTED, a lock on what is not there stops other publishers.
+        let mut there = twins(connection, statements, messages, messages, "").await?;
+        let mut fresh: Vec<NewMessage> = Vec::new();
+        for message in messages {
+            let is_twin = |id, dedup: Option<&[u8]>| is_twin(message, id, dedup);
+            let is_known = there.iter().any(|twin| is_twin(twin.id, twin.dedup.as_deref()))
+                || fresh.iter().any(|other| is_twin(other.id(), other.dedup().map(|hash| &hash[..])));
+            if !is_known {
+                fresh.push(message.clone());
             }
         }
-        // Without a lock, which would keep apart the very rows that are about to be inserted. A twin that is committed
-        // after this look is met by the insert and found by the second one, which sees the latest.
-        let before = twins(connection, statements, messages, "").await?;
-        let fresh: Vec<NewMessage> = {
-            let mut seen = std::collections::HashSet::new();
-            let known = |message: &NewMessage| {
-                before.iter().any(|twin| {
-                    twin.id == message.id()
-                        || (message.dedup().is_some()
-                            && twin.dedup.as_deref() == message.dedup().map(|hash| &hash[..]))
-                })
-            };
-            messages.iter().filter(|m| !known(m) && seen.insert(m.id())).cloned().collect()
-        };
-        for some in chunks::<Self>(&fresh) {
-            insert_rows(connection, &tolerant, some, birth).await?;
+        let mut stored = Vec::with_capacity(fresh.len());
+        for chunk in chunks::<Self>(&fresh) {
+            if insert_rows(connection, statements, chunk, birth).await? {
+                stored.extend_from_slice(chunk);
+                continue;
+            }
+            // Another transaction has stored a twin since we looked, or since our snapshot.
+            for message in chunk {
+                if insert_rows(connection, statements, slice::from_ref(message), birth).await? {
+                    stored.push(message.clone());
+                } else {
+                    there.extend(locked_twin(connection, statements, message).await?);
+                }
+            }
         }
-        let after = twins(connection, statements, messages, "lock in share mode").await?;
-        let is_new = |twin: &Twin| !before.iter().any(|old| old.id == twin.id);
-        let stored: Vec<_> = after
-            .iter()
-            .filter(|twin| is_new(twin) && fresh.iter().any(|message| message.id() == twin.id))
-            .map(|twin| (twin.id, (twin.lease.epoch > 0).then_some(twin.lease)))
-            .collect();
-        // Passed over, and with no hash to be found by: its own id was stored after our snapshot.
-        let by_id =
-            messages.iter().filter(|message| message.dedup().is_none()).map(|message| (message.id(), None));
-        let twins: Vec<_> = after.into_iter().map(|twin| (twin.id, twin.dedup)).chain(by_id).collect();
-        Ok(answers(messages, &stored, &twins))
+        let leases = leases_of(connection, statements, &stored, birth).await?;
+        let there = there.into_iter().map(|twin| (twin.id, twin.dedup));
+        let there: Vec<_> =
+            there.chain(stored.iter().map(|new| (new.id(), new.dedup().map(|hash| hash.to_vec())))).collect();
+        Ok(answers(messages, &leases, &there))
     }
 
     /// The error of this one statement does not end the caller's transaction.
@@ -227,8 +258,15 @@ impl Dialect for MySql {
     }
 
     fn print(script: &Script) -> String {
-        let routine = |sql: &str| format!("{};\ndelimiter $$\n{sql}$$\ndelimiter ;", drop_routine(sql));
-        script.print(&setup(script), routine, &record(script))
+        let routine = |sql: &str| {
+            let [drop, create] = replace_routine(sql);
+            format!("{drop};\ndelimiter $$\n{create}$$\ndelimiter ;")
+        };
+        let text = script.print(&setup(script), routine, &record(script));
+        format!(
+            "set @posthaste_sql_mode = @@session.sql_mode;\nset session sql_mode = '{SQL_MODE}';\n\n{text}\n\
+             set session sql_mode = @posthaste_sql_mode;\n"
+        )
     }
 
     /// Tables cannot be made in a transaction here: a named lock keeps migrations apart, every step can be repeated, and
@@ -245,6 +283,7 @@ impl Dialect for MySql {
             )
             .with_remedy("wait for it, or end it, and try again")));
         }
+        Self::run_script(&mut connection, &format!("set session sql_mode = '{SQL_MODE}'")).await?;
         Self::run_script(&mut connection, &setup(script)).await?;
         let table = script.naming.full("outbox_version");
         let select = Statement::new(format!("select version, routines from {table}"));
@@ -261,9 +300,14 @@ impl Dialect for MySql {
             for (_, sql) in missing {
                 Self::run_script(&mut connection, sql).await?;
             }
+            let grants = grants_to_restore(&mut connection, script).await?;
             for routine in &script.routines {
-                Self::run_script(&mut connection, &drop_routine(routine)).await?;
-                Self::run_script(&mut connection, routine).await?;
+                for sql in replace_routine(routine) {
+                    Self::run_script(&mut connection, &sql).await?;
+                }
+            }
+            for grant in grants {
+                Self::run_script(&mut connection, &grant).await?;
             }
             Self::run_script(&mut connection, &record(script)).await?;
         }
@@ -276,10 +320,44 @@ pub(crate) fn number(error: &dyn DatabaseError) -> u16 {
     error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
 }
 
-/// MySQL cannot replace a routine, only drop and create it.
-pub(crate) fn drop_routine(create: &str) -> String {
-    let name = create.trim_start_matches("create procedure ").split('(').next().unwrap_or_default();
-    format!("drop procedure if exists {name}")
+/// The statements that put a routine in the place of an older one. MariaDB replaces it, and keeps the rights to execute it. MySQL
+/// cannot; the first statement is for MySQL alone, as `/*!50701` and `/*M!` say.
+pub(crate) fn replace_routine(create: &str) -> [String; 2] {
+    let rest = create.trim_start_matches("create procedure ");
+    let name = rest.split('(').next().unwrap_or_default();
+    [
+        format!("/*!50701 drop procedure if exists {name} */"),
+        format!("create /*M! or replace */ procedure {rest}"),
+    ]
+}
+
+/// Statements that give back the rights to execute our routines, where replacing takes them away.
+async fn grants_to_restore(
+    connection: &mut MySqlConnection,
+    script: &Script,
+) -> Result<Vec<String>, SqlxError> {
+    let version = Statement::new("select version()".to_owned());
+    let rows = MySql::fetch(connection, &version, &[]).await?;
+    if rows
+        .first()
+        .map_or(Ok(String::new()), |row| row.try_get_unchecked::<String, _>(0))?
+        .contains("MariaDB")
+    {
+        return Ok(Vec::new());
+    }
+    let naming = &script.naming;
+    let names = [Arg::Text(naming.schema.as_deref()), Arg::text(&naming.prefix)];
+    let grants = Statement::new(include_str!("../sql/mysql/grants/routines.sql").to_owned());
+    match MySql::fetch(connection, &grants, &names).await {
+        Ok(rows) => rows.iter().map(|row| row.try_get_unchecked(0)).collect(),
+        Err(error) => {
+            tracing::warn!(
+                %error,
+                "rights to execute routines cannot be read and are lost: grant EXECUTE again after this migration"
+            );
+            Ok(Vec::new())
+        }
+    }
 }
 
 /// Creates the table of the version.
@@ -298,30 +376,36 @@ pub(crate) fn record(script: &Script) -> String {
     format!("delete from {table};\ninsert into {table} (version, routines) values ({version}, '{mark}');")
 }
 
+/// Inserts all of these messages, or none of them if one is there already: false.
 async fn insert_rows(
-    connection: &mut MySqlConnection,
-    sql: &str,
-    messages: &[NewMessage],
-    birth: Birth<'_>,
-) -> Result<(), SqlxError> {
-    let sql = Statement::new(json::repeat_rows(sql, messages.len()));
-    query_with_result(sql.sql(), insert_args(messages, birth)).execute(connection).await.map(drop)
-}
-
-/// The answer for a batch that was stored whole; the rows are looked up only for their leases.
-async fn stored(
     connection: &mut MySqlConnection,
     statements: &Statements,
     messages: &[NewMessage],
     birth: Birth<'_>,
-) -> Result<Vec<Enqueued>, SqlxError> {
-    let leased = messages.iter().any(|message| matches!(birth.for_message(message), Birth::Leased { .. }));
-    let rows = if leased { twins(connection, statements, messages, "").await? } else { Vec::new() };
+) -> Result<bool, SqlxError> {
+    let sql = Statement::new(json::repeat_rows(statements.enqueue.as_str(), messages.len()));
+    match query_with_result(sql.sql(), insert_args(messages, birth)).execute(connection).await {
+        Ok(_) => Ok(true),
+        Err(SqlxError::Database(error)) if number(error.as_ref()) == DUPLICATE_ENTRY => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The leases of messages that were stored just now; the rows are looked up only if some are born leased.
+async fn leases_of(
+    connection: &mut MySqlConnection,
+    statements: &Statements,
+    messages: &[NewMessage],
+    birth: Birth<'_>,
+) -> Result<Vec<(MessageId, Option<Lease>)>, SqlxError> {
+    let is_leased = |message: &NewMessage| matches!(birth.for_message(message), Birth::Leased { .. });
+    let rows = if messages.iter().any(is_leased) {
+        twins(connection, statements, messages, &[], "").await?
+    } else {
+        Vec::new()
+    };
     let lease = |id| rows.iter().find(|twin| twin.id == id && twin.lease.epoch > 0).map(|twin| twin.lease);
-    Ok(messages
-        .iter()
-        .map(|message| Enqueued::New { id: message.id(), lease: lease(message.id()) })
-        .collect())
+    Ok(messages.iter().map(|message| (message.id(), lease(message.id()))).collect())
 }
 
 /// A stored row with the id or the dedup key of a message.
@@ -331,16 +415,22 @@ struct Twin {
     lease: Lease,
 }
 
+fn is_twin(message: &NewMessage, id: MessageId, dedup: Option<&[u8]>) -> bool {
+    message.id() == id || (dedup.is_some() && dedup == message.dedup().map(|hash| &hash[..]))
+}
+
+/// The stored rows with the ids of some messages, and with the dedup keys of some.
 async fn twins(
     connection: &mut MySqlConnection,
     statements: &Statements,
-    messages: &[NewMessage],
+    with_ids: &[NewMessage],
+    with_keys: &[NewMessage],
     lock: &str,
 ) -> Result<Vec<Twin>, SqlxError> {
     let sql = Statement::new(statements.duplicates.as_str().replace("/*lock*/", lock));
     let mut args = MySqlArguments::default();
-    let ids = json::ids_of(messages.iter().map(NewMessage::id));
-    args.add(ids).and_then(|()| args.add(json::hashes_of(messages))).map_err(SqlxError::Encode)?;
+    let ids = json::ids_of(with_ids.iter().map(NewMessage::id));
+    args.add(ids).and_then(|()| args.add(json::hashes_of(with_keys))).map_err(SqlxError::Encode)?;
     let rows = query_with(sql.sql(), args).fetch_all(connection).await?;
     let twin = |row: &MySqlRow| {
         let lease =
@@ -349,6 +439,22 @@ async fn twins(
         Ok(Twin { id, dedup: row.try_get_unchecked(1)?, lease })
     };
     rows.iter().map(twin).collect()
+}
+
+/// The twin of a message, even if it was committed after the caller's snapshot: only a lock sees it. By its dedup key first,
+/// because a lock on an id that is not there stops other publishers.
+async fn locked_twin(
+    connection: &mut MySqlConnection,
+    statements: &Statements,
+    message: &NewMessage,
+) -> Result<Vec<Twin>, SqlxError> {
+    const LOCK: &str = "lock in share mode";
+    let message = slice::from_ref(message);
+    let by_key = twins(connection, statements, &[], message, LOCK).await?;
+    if !by_key.is_empty() {
+        return Ok(by_key);
+    }
+    twins(connection, statements, message, &[], LOCK).await
 }
 
 /// The order in which rows are locked.

@@ -93,12 +93,35 @@ impl Dialect for Postgres {
         routines: ["check", "lease", "claim", "joins", "settle", "keep", "choose", "enqueue", "inbox", "pause"]
     );
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
+    const URL_OPTIONS: &'static [&'static str] = &[
+        "sslmode",
+        "ssl-mode",
+        "sslrootcert",
+        "ssl-root-cert",
+        "ssl-ca",
+        "sslcert",
+        "ssl-cert",
+        "sslkey",
+        "ssl-key",
+        "statement-cache-capacity",
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "application_name",
+        "options",
+        "options[",
+    ];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = Some("posthaste");
     const DEFAULT_PREFIX: &'static str = "";
     // What runs in transactions are operators' questions and changes: planned for what each of them asks.
-    const BEGIN: &'static str =
-        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL plan_cache_mode = force_custom_plan";
+    const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL plan_cache_mode = force_custom_plan; \
+         SET LOCAL search_path = pg_catalog, pg_temp";
+    const BEGIN_EXAMINATION: Option<&'static str> =
+        Some("BEGIN; SET LOCAL search_path = pg_catalog, pg_temp");
     const LISTENS: bool = true;
     // A transaction in which a statement has failed is rolled back by COMMIT, and the driver takes that for success.
     const COMMIT_MAY_ROLL_BACK: bool = true;
@@ -121,6 +144,9 @@ impl Dialect for Postgres {
                 .or("an earlier statement of this transaction failed: roll it back, to a savepoint or whole"),
             "25006" => Verdict::new(ErrorKind::Permission)
                 .or("connect to the primary, in a transaction that may write"),
+            "25000" => Verdict::new(ErrorKind::Configuration).or(
+                "make READ COMMITTED the default of this role: ALTER ROLE … SET default_transaction_isolation = 'read committed'",
+            ),
             "42939" => Verdict::new(ErrorKind::Configuration).or("choose another schema name"),
             "57P01" | "57P02" | "57P03" => Verdict::new(ErrorKind::Unavailable),
             _ if code.starts_with("28") => Verdict::new(ErrorKind::Permission),
@@ -142,9 +168,10 @@ impl Dialect for Postgres {
     ) -> (PgConnectOptions, PoolOptions<Self::Db>) {
         // A queue is empty when the planner looks at it and full when it matters: every statement of ours is served by
         // an index, so nothing else is to be considered. Server-side limits, because a dropped future is no way to
-        // stop a statement.
+        // stop a statement. A pooler may drop all of these: routines set, or check, what they cannot do without.
         let options = options.disable_statement_logging().options([
             ("default_transaction_isolation", "read committed"),
+            ("search_path", "pg_catalog, pg_temp"),
             ("jit", "off"),
             ("enable_seqscan", "off"),
             ("enable_bitmapscan", "off"),
@@ -157,6 +184,7 @@ impl Dialect for Postgres {
     }
 
     const CHECKS: &'static [Check] = examine::postgres::CHECKS;
+    const OWN_CHECKS: &'static [Check] = examine::postgres::OWN_CHECKS;
     const CLOCK: Option<&'static str> = Some(examine::postgres::CLOCK);
 
     sends!(PgConnection, PgRow);

@@ -78,6 +78,7 @@ impl Dialect for Sqlite {
         routines: []
     );
     const SCHEMES: &'static [&'static str] = &["sqlite"];
+    const URL_OPTIONS: &'static [&'static str] = &["mode", "cache", "immutable", "vfs"];
     const QUOTE: char = '"';
     const DEFAULT_SCHEMA: Option<&'static str> = None;
     const DEFAULT_PREFIX: &'static str = "posthaste_";

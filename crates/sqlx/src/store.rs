@@ -104,6 +104,10 @@ impl<D: Dialect> SqlStore<D> {
                 .during("connect")
                 .with_remedy(format!("begin it with {scheme}://")));
         }
+        if scheme != "sqlite" {
+            crate::url::check_fragment(url)?;
+        }
+        crate::url::check_options(url, D::URL_OPTIONS)?;
         // The driver's own message may quote the URL, and with it a password.
         url.parse::<ConnectOptions<D>>().map_err(|_| {
             Error::new(ErrorKind::Configuration, "the database URL cannot be understood")

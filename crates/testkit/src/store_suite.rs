@@ -89,6 +89,7 @@ macro_rules! store_suite {
                 slow_each_is_claimed_once,
                 slow_keys_stay_in_order,
                 slow_one_of_many_duplicates,
+                slow_one_of_many_with_one_id,
                 slow_two_requeues,
                 slow_settle_storm,
                 slow_conservation;

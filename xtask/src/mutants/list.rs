@@ -6,6 +6,7 @@
 
 mod brokers;
 mod encryption;
+mod guards;
 mod inbox;
 mod leases;
 mod mysql;
@@ -105,6 +106,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
         tenants::MUTANTS,
         sinks::MUTANTS,
         encryption::MUTANTS,
+        guards::MUTANTS,
     ]
     .into_iter()
     .flatten()

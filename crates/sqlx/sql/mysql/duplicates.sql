@@ -1,11 +1,10 @@
--- The messages with these ids, or with these dedup hashes. With a lock the hashes are found that were committed after the
--- caller's snapshot, too. Ids are never locked: most are not there, and a lock on what is not there stops other inserts.
--- The indexes are forced, because a scan would wait for rows that are none of its business.
+-- The messages with these ids, or with these dedup hashes; with a lock also those that were committed after the caller's
+-- snapshot. The indexes are forced, because a scan would wait for rows that it does not need.
 -- ids and dedup hashes, both in hexadecimal
 (select o.message_id, o.dedup, o.seq, o.epoch
  from json_table(?, '$[*]' columns (id varchar(32) character set utf8mb4 path '$')) j
  straight_join /*:*/outbox o force index (/*+*/outbox_message_id)
-     on o.message_id = unhex(j.id))
+     on o.message_id = unhex(j.id) /*lock*/)
 union all
 (select o.message_id, o.dedup, o.seq, o.epoch
  from json_table(?, '$[*]' columns (hash varchar(64) character set utf8mb4 path '$')) j

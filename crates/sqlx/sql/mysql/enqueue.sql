@@ -1,8 +1,8 @@
--- Stores a batch: what stands between the marks is repeated for every message. With `ignore`, a message that is stored
--- already is passed over; unlike `on duplicate key update`, that takes no exclusive lock on the stored one, over which
--- callers with the same dedup key would deadlock. All values were checked before, so there is nothing else to ignore.
+-- Stores a batch, or nothing of it if one of its messages is stored already (1062): what stands between the marks is repeated for
+-- every message. Unlike `on duplicate key update`, that takes no exclusive lock on the stored one, over which callers with the
+-- same dedup key would deadlock; unlike `insert ignore`, it says so, and does not make other numbers of those that do not fit.
 -- A time is two values: whether it counts from now, and microseconds.
-insert /*ignore*/ into /*:*/outbox (
+insert into /*:*/outbox (
     message_id, topic, `key`, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type,
     aggregate_id, tenant_id, priority, occurred_at, created_at, due_at, expires_at, state, epoch, worker, leased_until,
     attempts, lease_losses

@@ -3,6 +3,7 @@
 -- $1 ids, $2 topics, $3 keys, $4 order policies, $5 dedup hashes, $6 payloads, $7 content types, $8 headers,
 -- $9 correlation ids, $10 aggregate types, $11 aggregate ids, $12 tenants, $13 priorities, $14 occurred at (µs),
 -- $15 due in (µs) or $16 at (µs), $17 expires in (µs) or $18 at (µs); null: now, never, $19 born leased, $20 worker, $21 lease
+-- Microseconds are multiplied as float8, exactly up to 285 years: PostgreSQL has that operator, and no other role's is nearer.
 insert into /*:*/outbox (
     message_id, topic, key, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type,
     aggregate_id, tenant_id, priority, occurred_at, created_at, due_at, expires_at, state, epoch, worker, leased_until,
@@ -11,12 +12,12 @@ insert into /*:*/outbox (
 select
     m.message_id, m.topic, m.key, m.order_policy, m.dedup, m.payload, m.content_type, m.headers, m.correlation_id,
     m.aggregate_type, m.aggregate_id, m.tenant_id, m.priority,
-    timestamptz 'epoch' + m.occurred * interval '1 microsecond',
+    timestamptz 'epoch' + m.occurred::float8 * interval '1 microsecond',
     statement_timestamp(),
-    greatest(statement_timestamp(), statement_timestamp() + m.due_in * interval '1 microsecond',
-             timestamptz 'epoch' + m.due * interval '1 microsecond'),
-    coalesce(statement_timestamp() + m.expires_in * interval '1 microsecond',
-             timestamptz 'epoch' + m.expires * interval '1 microsecond'),
+    greatest(statement_timestamp(), statement_timestamp() + m.due_in::float8 * interval '1 microsecond',
+             timestamptz 'epoch' + m.due::float8 * interval '1 microsecond'),
+    coalesce(statement_timestamp() + m.expires_in::float8 * interval '1 microsecond',
+             timestamptz 'epoch' + m.expires::float8 * interval '1 microsecond'),
     case when m.leased then 1 else 0 end,
     case when m.leased then 1 else 0 end,
     case when m.leased then $20::text end,

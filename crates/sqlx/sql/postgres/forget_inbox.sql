@@ -6,7 +6,7 @@ with gone as (
     delete from /*:*/outbox_inbox
     where ctid = any(array(
         select ctid from /*:*/outbox_inbox
-        where consumer = $1 and received_at < statement_timestamp() - $2::bigint * interval '1 microsecond'
+        where consumer = $1 and received_at < statement_timestamp() - $2::bigint::float8 * interval '1 microsecond'
         order by received_at
         limit $3))
     returning 1

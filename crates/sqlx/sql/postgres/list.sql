@@ -30,8 +30,8 @@ where o.seq > $1::bigint
   and ($6::text is null or o.tenant_id = $6)
   and ($7::text is null or o.correlation_id = $7)
   and ($8::smallint is null or o.error_class = $8)
-  and ($9::bigint is null or o.created_at >= timestamptz 'epoch' + $9 * interval '1 microsecond')
-  and ($10::bigint is null or o.created_at < timestamptz 'epoch' + $10 * interval '1 microsecond')
+  and ($9::bigint is null or o.created_at >= timestamptz 'epoch' + $9::float8 * interval '1 microsecond')
+  and ($10::bigint is null or o.created_at < timestamptz 'epoch' + $10::float8 * interval '1 microsecond')
   and ($11::uuid[] is null or o.message_id = any($11))
 order by o.seq
 limit $12

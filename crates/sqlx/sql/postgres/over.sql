@@ -2,7 +2,7 @@
 -- $1 done are kept for (µs), $2 dead are kept for (µs; null: for ever), $3 limit
 with done as materialized (
     select seq, key, state, done_at from /*:*/outbox o
-    where state = 2 and done_at < statement_timestamp() - $1::bigint * interval '1 microsecond'
+    where state = 2 and done_at < statement_timestamp() - $1::bigint::float8 * interval '1 microsecond'
       and not exists (select 1 from /*:*/outbox_join_member m join /*:*/outbox_join j on j.join_id = m.join_id
                       where m.message_id = o.message_id and j.status = 0)
     order by done_at, seq
@@ -11,7 +11,7 @@ with done as materialized (
 ),
 dead as materialized (
     select seq, key, state, done_at from /*:*/outbox o
-    where state = 3 and done_at < statement_timestamp() - $2::bigint * interval '1 microsecond'
+    where state = 3 and done_at < statement_timestamp() - $2::bigint::float8 * interval '1 microsecond'
       and not exists (select 1 from /*:*/outbox_join_member m join /*:*/outbox_join j on j.join_id = m.join_id
                       where m.message_id = o.message_id and j.status = 0)
     order by done_at, seq

@@ -7,6 +7,6 @@
 -- $1 consumer, $2 source, $3 message, $4 topic, $5 hash of the payload, $6 payload, $7 occurred at (µs)
 insert into /*:*/outbox_inbox (consumer, source, message_id, topic, payload_hash, payload, occurred_at, received_at)
 values (
-    $1, $2, $3, $4, $5, $6, timestamptz 'epoch' + $7::bigint * interval '1 microsecond', statement_timestamp()
+    $1, $2, $3, $4, $5, $6, timestamptz 'epoch' + $7::bigint::float8 * interval '1 microsecond', statement_timestamp()
 )
 on conflict do nothing

@@ -6,7 +6,7 @@ insert into /*:*/outbox_join (
 )
 values (
     $1, $2, 0, $3::bigint::integer, 0, 0, 0, statement_timestamp(), statement_timestamp(),
-    case when $5::boolean then statement_timestamp() else timestamptz 'epoch' end + $6::bigint * interval '1 microsecond',
+    case when $5::boolean then statement_timestamp() else timestamptz 'epoch' end + $6::bigint::float8 * interval '1 microsecond',
     $4
 )
 on conflict do nothing

@@ -18,14 +18,14 @@ ready as materialized (
     from priorities p cross join lateral (
         select o.due_at from /*:*/outbox o
         where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at <= statement_timestamp()
-          and not (select items from leased) @> o.seq
+          and not (select items from leased) operator(pg_catalog.@>) o.seq
         order by o.due_at
         limit $1
     ) r
     union all
     (select due_at from /*:*/outbox
      where state = 0 and lease_losses > 0 and due_at <= statement_timestamp()
-       and not (select items from leased) @> seq
+       and not (select items from leased) operator(pg_catalog.@>) seq
      limit $1)
 ),
 scheduled as (
@@ -59,12 +59,12 @@ select
     least($1, (select count(*) from parked)) as parked,
     least($1, (select count(*) from (select from /*:*/outbox where state = 1 limit $1) l)
               + (select count(*) from /*:*/outbox o where o.state = 0 and o.seq = any(array(
-                     select s from leased cross join lateral unnest(items) i
-                     cross join lateral generate_series(lower(i), upper(i) - 1) s limit $1)))) as leased,
+                     select s from leased cross join lateral pg_catalog.unnest(items) i
+                     cross join lateral generate_series(pg_catalog.lower(i), pg_catalog.upper(i) - 1) s limit $1)))) as leased,
     -- Beyond the cap, what vacuum last counted in the index of done messages.
     (select case when counted < $1 then counted
                  else greatest(counted, (select reltuples::bigint from pg_class
                                          where oid = to_regclass('/*:*/outbox_done'))) end
      from done) as done,
     (select count(*) from (select from /*:*/outbox where state = 3 limit $1) d) as dead,
-    (select (extract(epoch from statement_timestamp() - min(due_at)) * 1000000)::bigint from ready) as oldest
+    (select (extract(epoch from statement_timestamp() - min(due_at)) * 1000000::numeric)::bigint from ready) as oldest

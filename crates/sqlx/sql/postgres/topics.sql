@@ -5,18 +5,18 @@ with leased (items) as materialized (
 )
 select topic, state, count(*) as count
 from (
-    (select topic, state from /*:*/outbox where state = 0 and lease_losses = 0 and not (select items from leased) @> seq
+    (select topic, state from /*:*/outbox where state = 0 and lease_losses = 0 and not (select items from leased) operator(pg_catalog.@>) seq
      limit $1)
     union all
-    (select topic, state from /*:*/outbox where state = 0 and lease_losses > 0 and not (select items from leased) @> seq
+    (select topic, state from /*:*/outbox where state = 0 and lease_losses > 0 and not (select items from leased) operator(pg_catalog.@>) seq
      limit $1)
     union all
     (select topic, 1::smallint from /*:*/outbox
      where seq = any(array(
          (select seq from /*:*/outbox where state = 1 limit $1)
          union all
-         (select s from leased cross join lateral unnest(items) i
-                   cross join lateral generate_series(lower(i), upper(i) - 1) s limit $1)))
+         (select s from leased cross join lateral pg_catalog.unnest(items) i
+                   cross join lateral generate_series(pg_catalog.lower(i), pg_catalog.upper(i) - 1) s limit $1)))
      limit $1)
     union all
     (select topic, state from /*:*/outbox where state = 3 limit $1)

@@ -2,7 +2,9 @@
 
 use posthaste_core::Severity;
 
-use super::{Check, Found, Rows, Subject, first, is_at_least, judge_age, judge_indexes, oldest};
+use super::{
+    Check, Found, Rows, Subject, first, is_at_least, judge_age, judge_indexes, judge_numbers, oldest,
+};
 
 pub(crate) const CHECKS: &[Check] = &[
     Check {
@@ -35,9 +37,19 @@ pub(crate) const CHECKS: &[Check] = &[
         takes_names: false,
         judge: transactions,
     },
+    Check {
+        name: "numbers",
+        sql: include_str!("../../sql/mysql/examine/numbers.sql"),
+        takes_names: false,
+        judge: numbers,
+    },
 ];
 
 pub(crate) const CLOCK: &str = include_str!("../../sql/mysql/examine/clock.sql");
+
+fn numbers(_: &Subject, rows: &Rows) -> Found {
+    judge_numbers(first(rows, 0), first(rows, 0), String::new())
+}
 
 fn version(_: &Subject, rows: &Rows) -> Found {
     let version = first(rows, 0);

@@ -2,7 +2,7 @@
 
 use posthaste_core::Severity;
 
-use super::{Check, Found, Rows, Subject, first, judge_age, judge_indexes, oldest};
+use super::{Check, Found, Rows, Subject, first, judge_age, judge_indexes, judge_numbers, oldest};
 
 pub(crate) const CHECKS: &[Check] = &[
     Check {
@@ -46,6 +46,28 @@ pub(crate) const CHECKS: &[Check] = &[
         sql: include_str!("../../sql/postgres/examine/isolation.sql"),
         takes_names: false,
         judge: isolation,
+    },
+    Check {
+        name: "numbers",
+        sql: include_str!("../../sql/postgres/examine/numbers.sql"),
+        takes_names: false,
+        judge: numbers,
+    },
+];
+
+/// What only our own connections can tell: a pooler may drop the settings that we ask for.
+pub(crate) const OWN_CHECKS: &[Check] = &[
+    Check {
+        name: "isolation of claims",
+        sql: include_str!("../../sql/postgres/examine/isolation.sql"),
+        takes_names: false,
+        judge: isolation_of_claims,
+    },
+    Check {
+        name: "search path",
+        sql: include_str!("../../sql/postgres/examine/search_path.sql"),
+        takes_names: false,
+        judge: search_path,
     },
 ];
 
@@ -135,9 +157,39 @@ fn isolation(_: &Subject, rows: &Rows) -> Found {
         level => Found::bad(
             Severity::Notice,
             format!("{level} is the default of transactions"),
-            "be ready to repeat whole transactions that publish: at this level they may fail for what others do",
+            "be ready to repeat whole transactions that publish: at this level they may fail for what others do. Workers in \
+             other languages must claim and settle at READ COMMITTED",
         ),
     }
+}
+
+fn isolation_of_claims(_: &Subject, rows: &Rows) -> Found {
+    match first(rows, 0) {
+        level @ ("read committed" | "read uncommitted") => Found::fine(level),
+        level => Found::bad(
+            Severity::Danger,
+            format!("{level}: a pooler dropped our start-up option, and nothing can be claimed or settled"),
+            "ALTER ROLE … SET default_transaction_isolation = 'read committed', for the role that posthaste connects as",
+        ),
+    }
+}
+
+/// The schemas on our path in which other roles may create functions, and those roles.
+fn search_path(_: &Subject, rows: &Rows) -> Found {
+    let (path, schemas) = (first(rows, 0), first(rows, 1));
+    if schemas.is_empty() {
+        return Found::fine(path);
+    }
+    Found::bad(
+        Severity::Warning,
+        format!("a pooler dropped our start-up option, and others may create functions in {schemas}"),
+        "REVOKE CREATE ON SCHEMA … from them, or ALTER ROLE … SET search_path = pg_catalog for the role that posthaste \
+         connects as: what is on the path may run with that role's rights",
+    )
+}
+
+fn numbers(_: &Subject, rows: &Rows) -> Found {
+    judge_numbers(first(rows, 0), first(rows, 1), first(rows, 2).to_owned())
 }
 
 #[cfg(test)]
@@ -188,5 +240,17 @@ mod tests {
         }
         assert_eq!(isolation(&subject(), &row(&["serializable"])).severity, Severity::Notice);
         assert_eq!(isolation(&subject(), &row(&["read committed"])).severity, Severity::Fine);
+        assert_eq!(isolation_of_claims(&subject(), &row(&["repeatable read"])).severity, Severity::Danger);
+        assert_eq!(isolation_of_claims(&subject(), &row(&["read committed"])).severity, Severity::Fine);
+        assert_eq!(search_path(&subject(), &row(&["public", "public (PUBLIC)"])).severity, Severity::Warning);
+        assert_eq!(search_path(&subject(), &row(&["pg_catalog, pg_temp", ""])).severity, Severity::Fine);
+        for (taken, given, severity) in [
+            ("7", "7", Severity::Fine),
+            ("", "", Severity::Fine),
+            ("8", "7", Severity::Danger),
+            ("9223372036854775807", "7", Severity::Danger),
+        ] {
+            assert_eq!(numbers(&subject(), &row(&[taken, given, "s"])).severity, severity, "{taken} {given}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 
-use crate::fixture::{Backend, Connection, MySqlFixture, PgFixture, SqlFixture, SqliteFixture};
+use crate::fixture::{Backend, Connection, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, session};
 use crate::round_trips::{Counter, address_of, through};
 
 /// How many messages a batch has.
@@ -468,8 +468,7 @@ async fn postgres() -> Section {
     let fixture = PgFixture::create().await;
     let version = fixture.texts("select current_setting('server_version_num')").await.remove(0);
     let title = format!("PostgreSQL {}", version.parse::<u32>().unwrap() / 10_000);
-    let pool = fixture.store.pool();
-    let mut session = pool.acquire().await.unwrap();
+    let mut session = session(&fixture.store).await;
     let mut figures = Vec::new();
     for probe in [pg_enqueue_one(), pg_enqueue()] {
         figures.extend(pg_cost(&mut session, &probe).await);

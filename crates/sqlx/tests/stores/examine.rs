@@ -23,7 +23,17 @@ async fn as_made<D: Backend>(checks: &[&str]) {
     assert_eq!(names, checks, "one finding a check");
     for finding in &findings {
         assert_eq!(finding.remedy.is_none(), finding.severity == Severity::Fine, "{finding:?}");
-        let own = ["tables", "indexes", "schema version", "version", "journal", "file"];
+        let own = [
+            "tables",
+            "indexes",
+            "schema version",
+            "version",
+            "journal",
+            "file",
+            "numbers",
+            "isolation of claims",
+            "search path",
+        ];
         assert!(!own.contains(&finding.check) || finding.severity == Severity::Fine, "{finding:?}");
         // The clock of a server on this machine is this machine's.
         assert!(finding.check != "clock" || finding.severity <= Severity::Notice, "{finding:?}");
@@ -41,7 +51,10 @@ async fn postgres_as_made() {
         "oldest transaction",
         "autovacuum",
         "isolation",
+        "numbers",
         "clock",
+        "isolation of claims",
+        "search path",
         "schema version",
     ];
     as_made::<Postgres>(&checks).await;
@@ -49,8 +62,16 @@ async fn postgres_as_made() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_as_made() {
-    let checks =
-        ["version", "durability", "tables", "indexes", "oldest transaction", "clock", "schema version"];
+    let checks = [
+        "version",
+        "durability",
+        "tables",
+        "indexes",
+        "oldest transaction",
+        "numbers",
+        "clock",
+        "schema version",
+    ];
     as_made::<MySql>(&checks).await;
 }
 

@@ -7,13 +7,13 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use posthaste_core::{MessageId, TransactionalStore, Uuid};
+use posthaste_core::{MessageId, Store as _, TransactionalStore, Uuid};
 use posthaste_sqlx::{Dialect, MySql, Postgres, SqlStore, Sqlite, StoreOptions};
 use posthaste_testkit::Fixture;
 use sqlx_core::connection::Connection as _;
 use sqlx_core::database::Database;
 use sqlx_core::executor::Executor as _;
-use sqlx_core::pool::{Pool, PoolOptions};
+use sqlx_core::pool::{Pool, PoolConnection, PoolOptions};
 use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
@@ -77,6 +77,17 @@ pub fn unique() -> String {
 
 fn sql(text: String) -> AssertSqlSafe<String> {
     AssertSqlSafe(text)
+}
+
+/// A connection of the store's own, with its settings; on PostgreSQL, statements of a test find the tables by their plain names.
+pub async fn session<D: Backend>(store: &SqlStore<D>) -> PoolConnection<D::Db> {
+    let mut session = store.pool().acquire().await.unwrap();
+    if D::NAME == "postgres" {
+        let name = store.name();
+        let (schema, _) = name.rsplit(' ').next().unwrap().split_once('.').unwrap();
+        D::run(&mut session, format!("set search_path = {schema}")).await.unwrap();
+    }
+    session
 }
 
 /// A store of its own, and a pool as an application would have one.

@@ -20,7 +20,9 @@ use sqlx_mysql::MySqlConnection;
 use sqlx_postgres::PgConnection;
 
 use crate::atomicity::{after_commit, proxy};
-use crate::fixture::{Backend, Connection, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, unique};
+use crate::fixture::{
+    Backend, Connection, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, session, unique,
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -259,7 +261,7 @@ async fn slow_postgres_forgets_by_its_index() {
         if analyzed {
             fixture.run("analyze outbox_inbox".to_owned()).await;
         }
-        let mut connection = fixture.store.pool().acquire().await.unwrap();
+        let mut connection = session(&fixture.store).await;
         let explain = format!("begin; explain (analyze, buffers, format json) {sql}; rollback");
         let rows = connection.fetch_all(raw_sql(AssertSqlSafe(explain))).await.unwrap();
         let plan: Value = serde_json::from_str(rows[0].get_unchecked(0)).unwrap();
@@ -348,7 +350,7 @@ async fn a_consumers_work<D: Backend>(store: &SqlStore<D>, may_not: &[&str]) {
     assert_eq!(store.forget("stock", HOUR, 10).await.unwrap(), 0);
     assert_eq!(store.forget("stock", Duration::ZERO, 10).await.unwrap(), 1);
     for sql in may_not {
-        let mut connection = store.pool().acquire().await.unwrap();
+        let mut connection = session(store).await;
         let error = D::run(&mut connection, (*sql).to_owned()).await.expect_err(sql);
         assert!(error.to_string().contains("denied"), "{sql}: {error}");
     }

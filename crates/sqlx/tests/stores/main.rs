@@ -5,12 +5,14 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, unreachable_pub, reason = "tests")]
 
 mod atomicity;
+mod callers;
 mod costs;
 mod crashes;
 mod dumps;
 mod examine;
 mod fixture;
 mod inbox;
+mod isolation;
 mod languages;
 mod leases;
 mod marks;
@@ -18,10 +20,12 @@ mod plans;
 mod refusals;
 mod round_trips;
 mod schema;
+mod search_path;
 mod settle_costs;
 mod tenants;
 mod transactions;
 mod turns;
+mod waits;
 mod wakeup;
 
 mod postgres {

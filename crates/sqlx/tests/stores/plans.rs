@@ -20,9 +20,9 @@ use sqlx_core::pool::{PoolConnection, PoolOptions};
 use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
-use sqlx_postgres::{PgConnectOptions, PgPool};
+use sqlx_postgres::PgConnectOptions;
 
-use crate::fixture::{MySqlFixture, PgFixture, SqliteFixture};
+use crate::fixture::{MySqlFixture, PgFixture, SqliteFixture, session};
 
 /// How many are asked for, of a thousand that are ready.
 const LIMIT: u64 = 100;
@@ -118,11 +118,7 @@ fn pg_survivors(seqs: &[i64]) -> Probe {
 
 async fn pg_rows(fixture: &PgFixture, sql: String) -> Vec<sqlx_postgres::PgRow> {
     // A connection of the store's own, and so with the planner's settings that the store chose.
-    pg_rows_in(&fixture.store.pool(), sql).await
-}
-
-async fn pg_rows_in(pool: &PgPool, sql: String) -> Vec<sqlx_postgres::PgRow> {
-    let mut connection = pool.acquire().await.unwrap();
+    let mut connection = session(&fixture.store).await;
     connection.fetch_all(raw_sql(AssertSqlSafe(sql))).await.unwrap()
 }
 
@@ -179,13 +175,12 @@ fn scans(plan: &Value) -> Vec<String> {
 /// Runs it twice on one connection: the first run meets what restocking left behind and plans what is in functions, and the
 /// second is what counts.
 async fn pg_cost(fixture: &PgFixture, probe: &Probe) -> u64 {
-    pg_cost_in(&fixture.store.pool(), probe).await
+    pg_cost_in(&mut session(&fixture.store).await, probe).await
 }
 
-async fn pg_cost_in(pool: &PgPool, probe: &Probe) -> u64 {
-    let mut connection = pool.acquire().await.unwrap();
-    pg_explain(&mut connection, probe).await;
-    let plan = pg_explain(&mut connection, probe).await;
+async fn pg_cost_in(connection: &mut PoolConnection<sqlx_postgres::Postgres>, probe: &Probe) -> u64 {
+    pg_explain(connection, probe).await;
+    let plan = pg_explain(connection, probe).await;
     let all = nodes(&plan);
     assert!(
         !all.iter().any(|node| node["Node Type"] == "Seq Scan" && node["Relation Name"] == "outbox"),
@@ -276,7 +271,10 @@ async fn pg_costs(fixture: &PgFixture) -> Vec<(&'static str, u64)> {
     let leased: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
     costs.push(("settle", pg_cost(fixture, &pg_settle(&leased)).await));
     // On a user's connection, whose settings are none of ours.
-    costs.push(("survivors", pg_cost_in(&fixture.users, &pg_survivors(&leased)).await));
+    costs.push((
+        "survivors",
+        pg_cost_in(&mut fixture.users.acquire().await.unwrap(), &pg_survivors(&leased)).await,
+    ));
     costs.push(("reap", pg_cost(fixture, &pg_reap()).await));
     costs
 }

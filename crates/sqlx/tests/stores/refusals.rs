@@ -39,6 +39,17 @@ async fn wrong_urls() {
     }
     let other = PgStore::connect(&format!("mysql://u:{SECRET}@127.0.0.1/db")).await;
     says(other, ErrorKind::Configuration, &["not one of this database", "postgres:// or postgresql://"]);
+    // A misspelt sslmode would connect in plain text.
+    let misspelt = PgStore::connect(&format!("postgres://u:{SECRET}@127.0.0.1/db?sslmod=verify-full")).await;
+    says(misspelt, ErrorKind::Configuration, &["unknown option `sslmod`", "did you mean `sslmode`?"]);
+    let misspelt = MySqlStore::connect(&format!("mysql://u:{SECRET}@127.0.0.1/db?ssl_mode=VERIFY_CA")).await;
+    says(misspelt, ErrorKind::Configuration, &["unknown option `ssl_mode`", "did you mean `ssl-mode`?"]);
+    let dropped = format!("postgres://u:{SECRET}@127.0.0.1/db?application_name=relay#1&sslmode=verify-full");
+    says(PgStore::connect(&dropped).await, ErrorKind::Configuration, &["write it as %23"]);
+    let other = MySqlStore::connect(&format!("mysql://u:{SECRET}@127.0.0.1/db?charset=latin1")).await;
+    says(other, ErrorKind::Configuration, &["write it as charset=utf8mb4"]);
+    let misspelt = SqliteStore::connect("sqlite://outbox.db?moode=ro").await;
+    says(misspelt, ErrorKind::Configuration, &["unknown option `moode`", "did you mean `mode`?"]);
     let memory = SqliteStore::connect("sqlite::memory:").await;
     says(memory, ErrorKind::Configuration, &["another one for every connection", "MemoryStore"]);
     let missing = SqliteStore::connect("sqlite:///nowhere/at/all.db").await;

@@ -14,7 +14,7 @@ use posthaste_testkit::Fixture;
 use sqlx_core::executor::Executor as _;
 use sqlx_core::pool::PoolOptions;
 
-use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, unique};
+use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, session, unique};
 
 /// The version of the tables that this code makes.
 const VERSION: u32 = 8;
@@ -514,7 +514,11 @@ async fn roles_can_do_their_own_work_only() {
     // The publisher publishes, and is told of duplicates; it cannot read, claim or change anything.
     publisher.enqueue(&[message()]).await.unwrap();
     assert!(publisher.enqueue(&[message()]).await.unwrap()[0].is_duplicate());
-    publisher.pool().execute("select id from enqueue('other', 'x', dedup_key => 'once')").await.unwrap();
+    session(publisher)
+        .await
+        .execute("select id from enqueue('other', 'x', dedup_key => 'once')")
+        .await
+        .unwrap();
     let hot = WorkerId::new("hot").unwrap();
     let mut tx = publisher.pool().begin().await.unwrap();
     let birth = Birth::Leased { worker: &hot, lease: std::time::Duration::from_secs(60) };
@@ -667,4 +671,104 @@ fn hostile_names_are_refused() {
             assert!(SqlStore::<MySql>::migration_sql(&StoreOptions::new().prefix(name)).is_err(), "{name}");
         }
     }
+}
+
+/// Rights to execute routines survive an upgrade that changes them, by `migrate` or by the printed script.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_grants_survive_an_upgrade() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    let database = fixture.url.rsplit('/').next().unwrap().to_owned();
+    let user = unique();
+    fixture.run(format!("create user '{user}'@'%'")).await;
+    fixture.run(format!("grant execute on procedure {database}.posthaste_enqueue to '{user}'@'%'")).await;
+    let granted = "select cast(proc_priv as char) from mysql.procs_priv where db = database()";
+    assert_eq!(fixture.texts(granted).await, ["Execute"]);
+
+    fixture.run("update posthaste_outbox_version set routines = 'of an older release'".to_owned()).await;
+    fixture.store.migrate().await.unwrap();
+    assert_eq!(fixture.texts(granted).await, ["Execute"], "after migrate()");
+
+    let script = SqlStore::<MySql>::migration_sql(&fixture.options).unwrap();
+    assert!(script.contains("create /*M! or replace */ procedure"), "{script}");
+    mariadb(&fixture.url, &script);
+    assert_eq!(fixture.texts(granted).await, ["Execute"], "after the printed script");
+
+    // What MySQL needs, which cannot replace a routine: the grants as statements.
+    let sql = include_str!("../../sql/mysql/grants/routines.sql").replacen('?', "null", 1).replacen(
+        '?',
+        "'posthaste_'",
+        1,
+    );
+    let statements = fixture.texts(&sql).await;
+    assert_eq!(statements.len(), 1);
+    fixture.run(format!("revoke execute on procedure {database}.posthaste_enqueue from '{user}'@'%'")).await;
+    fixture.run(statements[0].clone()).await;
+    assert_eq!(fixture.texts(granted).await, ["Execute"], "{statements:?}");
+    fixture.run(format!("drop user '{user}'@'%'")).await;
+    fixture.destroy().await;
+}
+
+/// Runs a script by the database's own client, in a session without any SQL mode.
+fn mariadb(url: &str, script: &str) {
+    use std::io::Write as _;
+    let (login, rest) = url.strip_prefix("mysql://").unwrap().split_once('@').unwrap();
+    let (address, database) = rest.split_once('/').unwrap();
+    let (host, port) = address.split_once(':').unwrap_or((address, "3306"));
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let mut client = std::process::Command::new("mariadb")
+        .args([
+            "--no-defaults",
+            &format!("-h{host}"),
+            &format!("-P{port}"),
+            &format!("-u{user}"),
+            "-D",
+            database,
+        ])
+        .args((!password.is_empty()).then(|| format!("-p{password}")))
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    client
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(format!("set session sql_mode = '';\n{script}").as_bytes())
+        .unwrap();
+    assert!(client.wait().unwrap().success());
+}
+
+/// Routines are strict even if the server, or the session that migrates, is not: an epoch that cannot grow is an error and is
+/// not given out twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_epochs_never_stand_still() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::bare().await;
+    let script = SqlStore::<MySql>::migration_sql(&fixture.options).unwrap();
+    mariadb(&fixture.url, &script);
+    let modes = "select distinct cast(sql_mode as char) from information_schema.routines where routine_schema = database()";
+    let by_script = fixture.texts(modes).await;
+    fixture.run("update posthaste_outbox_version set routines = 'of an older release'".to_owned()).await;
+    fixture.store.migrate().await.unwrap();
+    assert_eq!(fixture.texts(modes).await, by_script, "both make the same routines");
+    assert!(by_script.len() == 1 && by_script[0].contains("STRICT_ALL_TABLES"), "{by_script:?}");
+
+    fixture.store.enqueue(&[NewMessage::bytes("t", "x").build().unwrap()]).await.unwrap();
+    fixture.run("update posthaste_outbox set epoch = 2147483647".to_owned()).await;
+    let mut session = fixture.users.acquire().await.unwrap();
+    MySql::run(&mut session, "set session sql_mode = ''".to_owned()).await.unwrap();
+    let claim = "call posthaste_claim('w', 1, 1000000, null, null)".to_owned();
+    let error = MySql::run(&mut session, claim).await.unwrap_err().to_string();
+    assert!(error.contains("Out of range value"), "{error}");
+    assert_eq!(
+        fixture.texts("select cast(state as char) from posthaste_outbox").await,
+        ["0"],
+        "it is not leased"
+    );
+    drop(session);
+    fixture.destroy().await;
 }

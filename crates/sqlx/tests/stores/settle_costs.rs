@@ -15,7 +15,7 @@ use sqlx_core::raw_sql::raw_sql;
 use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 
-use crate::fixture::{MySqlFixture, PgFixture, SqliteFixture};
+use crate::fixture::{MySqlFixture, PgFixture, SqliteFixture, session};
 
 const BATCH: u32 = 500;
 
@@ -41,7 +41,7 @@ fn acks(leases: &[Lease]) -> String {
 
 /// The buffers that settling these messages touches, and how often the tables of joins were asked; nothing of it remains.
 async fn pg_cost(fixture: &PgFixture, statement: &str, leases: &[Lease]) -> (u64, Vec<(String, i64)>) {
-    let mut connection = fixture.store.pool().acquire().await.unwrap();
+    let mut connection = session(&fixture.store).await;
     let column = |value: fn(&Lease) -> i64| {
         leases.iter().map(|lease| value(lease).to_string()).collect::<Vec<_>>().join(",")
     };
@@ -80,12 +80,15 @@ async fn pg_cost(fixture: &PgFixture, statement: &str, leases: &[Lease]) -> (u64
 }
 
 /// The function that settles messages without what it does about joins: what a settlement was before there were any.
-fn pg_messages_alone() -> String {
-    let file = include_str!("../../sql/postgres/routines/settle.sql").replace("/*:*/", "");
-    let (function, _) = file.split_once("create or replace function settle(").unwrap();
-    let counting = "return query select null::smallint, c.* from count_steps(v_messages, v_ends) c;";
+fn pg_messages_alone(fixture: &PgFixture) -> String {
+    let file = include_str!("../../sql/postgres/routines/settle.sql");
+    let (function, _) = file.split_once("create or replace function /*:*/settle(").unwrap();
+    let counting =
+        "return query select null::smallint, c.* from /*:*/count_steps(v_messages, v_ends, v_now) c;";
     assert!(function.contains(counting), "it counts in another way");
-    function.replace("settle_all", "settle_alone").replace(counting, "null;")
+    let schema = fixture.url.rsplit("%3D").next().unwrap();
+    let function = function.replace("settle_all", "settle_alone").replace(counting, "null;");
+    function.replace("/*:*/", &format!("{schema}."))
 }
 
 /// JOIN-033, OBX-089: messages that are in no join cost what they cost before there were joins.
@@ -97,7 +100,7 @@ async fn postgres_settles_the_joinless_at_no_cost() {
     let fixture = PgFixture::create().await;
     let leases = leased(&fixture).await;
     let function = include_str!("../../sql/postgres/settle.sql").replace("/*:*/", "");
-    fixture.run(pg_messages_alone()).await;
+    fixture.run(pg_messages_alone(&fixture)).await;
     let (alone, _) = pg_cost(&fixture, &function.replace("settle_all", "settle_alone"), &leases).await;
     let (without, scans) = pg_cost(&fixture, &function, &leases).await;
     eprintln!("messages alone {alone} buffers, with the tables of joins {without}, asked: {scans:?}");

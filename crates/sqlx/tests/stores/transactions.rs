@@ -1,12 +1,14 @@
 //! Transactions that a store opens for its user: on which connections, and what a commit that fails means.
 
-use posthaste_core::{Birth, ErrorKind, NewMessage, Store, StoreAdmin, TransactionalStore, Transactions};
+use posthaste_core::{
+    Birth, Enqueued, ErrorKind, NewMessage, Store, StoreAdmin, TransactionalStore, Transactions,
+};
 use posthaste_sqlx::{MySql, Postgres, SqlStore, Sqlite};
 use posthaste_testkit::Fixture;
 use sqlx_core::pool::PoolOptions;
 
 use crate::atomicity::{after_commit, proxy};
-use crate::fixture::{Backend, PgFixture, SqlFixture};
+use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture};
 
 fn message() -> NewMessage {
     NewMessage::bytes("t", "x").build().unwrap()
@@ -172,5 +174,85 @@ async fn a_doomed_transaction_is_not_committed() {
     }
     assert_eq!(stored(&fixture).await, 0);
     store.check().await.unwrap();
+    fixture.destroy().await;
+}
+
+/// If the database rolls back the whole transaction because another one changed a row, the error says so, in SQL and in Rust,
+/// and nothing of the transaction is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_says_that_a_transaction_is_gone() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    fixture.run("create table work (n int primary key)".to_owned()).await;
+    let mut session = fixture.users.acquire().await.unwrap();
+    // Only newer releases of MariaDB have it, and have it on.
+    if MySql::run(&mut session, "set session innodb_snapshot_isolation = on".to_owned()).await.is_err() {
+        return;
+    }
+    for (round, by_rust) in [false, true].into_iter().enumerate() {
+        let key = format!("round-{round}");
+        let begin = "set session transaction isolation level repeatable read; start transaction; \
+                     insert into work values (1); select count(*) from posthaste_outbox";
+        MySql::run(&mut session, begin.to_owned()).await.unwrap();
+        let twin = NewMessage::bytes("t", "x").dedup_key(&key).build().unwrap();
+        fixture.store.enqueue(&[twin]).await.unwrap();
+        let text = if by_rust {
+            let mine = NewMessage::bytes("t", "x").dedup_key(&key).build().unwrap();
+            let error = fixture.store.insert(&mut session, &[mine], Birth::Ready).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+            error.to_string()
+        } else {
+            let call = format!("call posthaste_enqueue('t', 'x', '{{\"dedup_key\": \"{key}\"}}', @id, @dup)");
+            MySql::run(&mut session, call).await.unwrap_err().to_string()
+        };
+        assert!(text.contains("rolled") && text.contains("begin it again"), "{text}");
+        MySql::run(&mut session, "commit".to_owned()).await.unwrap();
+        assert!(fixture.texts("select 'one' from work").await.is_empty(), "it is gone, as the error says");
+    }
+    drop(session);
+    fixture.destroy().await;
+}
+
+/// A twin that another transaction committed after the caller's snapshot is named all the same, by its dedup key or by its id,
+/// and the caller's transaction goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_twins_newer_than_the_snapshot() {
+    if !MySqlFixture::available() {
+        return;
+    }
+    let fixture = MySqlFixture::create().await;
+    fixture.run("create table work (n int primary key)".to_owned()).await;
+    let mut session = fixture.users.acquire().await.unwrap();
+    drop(MySql::run(&mut session, "set session innodb_snapshot_isolation = off".to_owned()).await);
+    let keyed = || NewMessage::bytes("t", "x").dedup_key("once").build().unwrap();
+    let plain = message();
+    for (n, (twin, mine)) in [(keyed(), keyed()), (plain.clone(), plain)].into_iter().enumerate() {
+        let begin = format!(
+            "set session transaction isolation level repeatable read; start transaction; insert into work values ({n}); \
+             select count(*) from posthaste_outbox"
+        );
+        MySql::run(&mut session, begin).await.unwrap();
+        fixture.store.enqueue(std::slice::from_ref(&twin)).await.unwrap();
+        let enqueued = fixture.store.insert(&mut session, &[mine], Birth::Ready).await.unwrap();
+        assert_eq!(enqueued, [Enqueued::Duplicate { id: twin.id() }]);
+        let options = format!(
+            "json_object('dedup_key', if({n} = 0, 'once', null), 'message_id', if({n} = 1, '{}', null))",
+            twin.id()
+        );
+        MySql::run(&mut session, format!("call posthaste_enqueue('t', 'x', {options}, @id, @dup)"))
+            .await
+            .unwrap();
+        let told =
+            MySql::texts(&mut session, "select cast(@id as char) from dual where @dup".to_owned()).await;
+        assert_eq!(told.unwrap(), [twin.id().to_string()]);
+        MySql::run(&mut session, "commit".to_owned()).await.unwrap();
+        assert_eq!(
+            (stored(&fixture).await, fixture.texts("select 'one' from work").await.len()),
+            (n + 1, n + 1)
+        );
+    }
+    drop(session);
     fixture.destroy().await;
 }

@@ -125,6 +125,24 @@ pub async fn slow_one_of_many_duplicates<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
+/// Rule 5: the very same message from eight publishers at once is new to one of them, and a duplicate to all others.
+pub async fn slow_one_of_many_with_one_id<F: Fixture>(fixture: &Arc<F>) {
+    for round in 0..40 {
+        let keyed = draft("topic").dedup_key(format!("round-{round}")).build().unwrap();
+        for message in [keyed, plain()] {
+            let mut publishers = JoinSet::new();
+            for _ in 0..WORKERS {
+                let (store, message) = (fixture.store().clone(), message.clone());
+                publishers.spawn(async move { store.enqueue(&[message]).await.unwrap()[0] });
+            }
+            let answers = publishers.join_all().await;
+            assert!(answers.iter().all(|answer| answer.id() == message.id()), "{answers:?}");
+            assert_eq!(answers.iter().filter(|answer| !answer.is_duplicate()).count(), 1, "{answers:?}");
+        }
+    }
+    assert_eq!(records(fixture.store()).await.len(), 80);
+}
+
 /// F-23: two requeues of the same dead messages at once: each is requeued by one of them.
 pub async fn slow_two_requeues<F: Fixture>(fixture: &Arc<F>) {
     let ids: HashSet<_> = dead(fixture.store(), 200).await.into_iter().collect();

@@ -18,6 +18,8 @@ begin
     declare v_new int;
     declare v_code, v_moved int default 0;
     declare v_ended boolean default false;
+    declare exit handler for 1020 signal sqlstate '40001'
+        set message_text = 'another transaction changed this; the database has rolled yours back: begin it again';
 
     -- The lists below are cut at this length.
     set session group_concat_max_len = 8388608;

@@ -9,7 +9,7 @@
 -- Few keys with long queues would be walked over again and again for the first message of each. So after a round in which too
 -- many wait for their turn, but for one time out of fifty only the first message of each key is looked at. Whose turn it is in a
 -- key is asked by looking for its first message, not for an earlier one: there the whole queue would be walked to find none.
--- p_topics: a JSON array of topics, in full or as order.*; null means all.
+-- p_topics: a JSON array of topics, in full or as order.*; null means all. p_limit, p_lease_us: null means 50, and 30 s.
 create procedure /*:*/claim(
     in p_worker varchar(100) character set utf8mb4, in p_limit int, in p_lease_us bigint,
     in p_topics longtext character set utf8mb4, in p_prefixes longtext character set utf8mb4
@@ -25,14 +25,19 @@ begin
     declare v_priority, v_round, v_paused, v_keyed, v_keys, v_own int;
     declare v_may_skip boolean default rand() < 0.98;
     declare v_by_key boolean default false;
-    declare v_left int default p_limit;
+    declare v_left int;
     declare v_fault varchar(200) character set utf8mb4;
-    declare exit handler for sqlexception begin rollback; resignal; end;
+    declare v_is_ours boolean default false;
+    declare exit handler for 1568 signal sqlstate '25001' set message_text = 'this call commits: make it outside of your transaction';
+    -- Never ends a transaction that the caller began.
+    declare exit handler for sqlexception begin if v_is_ours then rollback and no chain no release; end if; resignal; end;
 
+    set v_left = coalesce(p_limit, 50), p_lease_us = coalesce(p_lease_us, 30000000);
+    set p_topics = nullif(p_topics, 'null'), p_prefixes = nullif(p_prefixes, 'null');
     set v_fault = case
         when coalesce(length(p_worker), 0) not between 1 and 100 then 'worker: give it 1 to 100 bytes'
-        when coalesce(p_limit, 0) not between 1 and 10000 then 'limit: give it 1 to 10000'
-        when coalesce(p_lease_us, 0) not between 1000 and 86400000000 then 'lease: give it 1 ms to 24 h, in microseconds'
+        when v_left not between 1 and 10000 then 'limit: give it 1 to 10000'
+        when p_lease_us not between 1000 and 86400000000 then 'lease: give it 1 ms to 24 h, in microseconds'
         when p_topics is not null and if(json_valid(p_topics), json_type(p_topics), '') <> 'ARRAY'
             then 'topics: give a JSON array of texts, or null for all'
         when p_prefixes is not null and if(json_valid(p_prefixes), json_type(p_prefixes), '') <> 'ARRAY'
@@ -42,9 +47,9 @@ begin
         signal sqlstate '22023' set message_text = v_fault;
     end if;
 
-    -- Refused, with an error, if the caller has a transaction open: claiming commits.
     set transaction isolation level read committed;
     start transaction;
+    set v_is_ours = true;
     -- MariaDB cuts the lists of numbers below at this length.
     set session group_concat_max_len = 1048576;
     set v_now = utc_timestamp(6);
@@ -213,5 +218,5 @@ begin
     from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
     straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
     order by o.priority, o.due_at, o.seq;
-    commit;
+    commit and no chain no release;
 end

@@ -6,6 +6,8 @@ sql security invoker
 begin
     declare v_now datetime(6) default utc_timestamp(6);
     declare v_status int;
+    declare exit handler for 1020 signal sqlstate '40001'
+        set message_text = 'another transaction changed this; the database has rolled yours back: begin it again';
 
     select status into v_status from /*:*/outbox_join where join_id = p_join for update;
     if v_status = 0 then

@@ -9,7 +9,7 @@ create procedure /*:*/enqueue_join_wait(
 modifies sql data
 sql security invoker
 begin
-    declare v_options longtext character set utf8mb4 default coalesce(p_options, '{}');
+    declare v_options longtext character set utf8mb4 default coalesce(nullif(p_options, 'null'), '{}');
     declare v_join binary(16) default unhex(replace(p_join, '-', ''));
     declare v_fail_topic, v_payload longtext character set utf8mb4;
     declare v_fault varchar(500) character set utf8mb4;
@@ -17,17 +17,21 @@ begin
     declare v_expires datetime(6);
     declare v_delay bigint default 0;
     declare v_duplicate boolean;
+    declare exit handler for 1020 signal sqlstate '40001'
+        set message_text = 'another transaction changed this; the database has rolled yours back: begin it again';
 
     if not json_valid(v_options) or json_type(v_options) <> 'OBJECT' then
         signal sqlstate '22023' set message_text = 'options are not a JSON object';
     end if;
-    -- What is null is not given.
-    set v_options = json_merge_patch('{}', v_options);
     select concat('unknown option ', k.name) into v_fault
     from json_table(json_keys(v_options), '$[*]' columns (name varchar(255) character set utf8mb4 path '$')) k
-    where k.name not in ('on_complete_payload', 'on_fail_topic', 'on_fail_payload', 'fail_if_any_step_failed',
-                         'wait_topic', 'check_after_us')
+    -- Byte by byte, as the names are looked up below; an escaped name is not found there.
+    where locate('\\', json_keys(v_options)) > 0
+       or cast(k.name as binary) not in (
+           'on_complete_payload', 'on_fail_topic', 'on_fail_payload', 'fail_if_any_step_failed', 'wait_topic', 'check_after_us')
     limit 1;
+    -- Null means absent.
+    set v_options = json_merge_patch('{}', v_options);
     set v_fail_topic = json_unquote(json_extract(v_options, '$.on_fail_topic'));
     set v_fault = coalesce(v_fault, case
         when coalesce(length(p_on_complete_topic), 0) not between 1 and 255 then 'on_complete_topic: give it 1 to 255 bytes'

@@ -8,10 +8,15 @@ begin
     declare v_seqs, v_ends longtext character set utf8mb4;
     declare v_expired int;
     declare v_newest binary(16);
-    declare exit handler for sqlexception begin rollback; resignal; end;
+    declare v_is_ours boolean default false;
+    declare exit handler for 1568 signal sqlstate '25001' set message_text = 'this call commits: make it outside of your transaction';
+    -- Never ends a transaction that the caller began.
+    declare exit handler for sqlexception begin if v_is_ours then rollback and no chain no release; end if; resignal; end;
 
+    set p_limit = coalesce(p_limit, 1000);
     set transaction isolation level read committed;
     start transaction;
+    set v_is_ours = true;
     -- MariaDB cuts the lists of numbers below at this length.
     set session group_concat_max_len = 1048576;
     set v_now = utc_timestamp(6);
@@ -42,5 +47,5 @@ begin
         where o.state = 3 and o.error_class = 6 and o.done_at = v_now;
         call /*:*/count_steps(v_ends, v_now);
     end if;
-    commit;
+    commit and no chain no release;
 end

@@ -11,16 +11,21 @@ begin
     declare v_rows longtext character set utf8mb4;
     declare v_consumer varbinary(400) default cast(p_consumer as binary);
     declare v_before datetime(6);
-    declare exit handler for sqlexception begin rollback; resignal; end;
+    declare v_is_ours boolean default false;
+    declare exit handler for 1568 signal sqlstate '25001' set message_text = 'this call commits: make it outside of your transaction';
+    -- Never ends a transaction that the caller began.
+    declare exit handler for sqlexception begin if v_is_ours then rollback and no chain no release; end if; resignal; end;
 
+    set p_limit = coalesce(p_limit, 1000);
     if p_consumer is null or coalesce(p_keep_us, 0) not between 1 and 3153600000000000
-       or coalesce(p_limit, 0) not between 1 and 1000 then
+       or p_limit not between 1 and 1000 then
         signal sqlstate '22023'
             set message_text = 'give a consumer, 1 µs to 100 years in microseconds, and a limit of 1 to 1000';
     end if;
 
     set transaction isolation level read committed;
     start transaction;
+    set v_is_ours = true;
     -- MariaDB cuts the lists below at this length.
     set session group_concat_max_len = 8388608;
     set v_before = utc_timestamp(6) - interval p_keep_us microsecond;
@@ -46,6 +51,6 @@ begin
     -- By the other index it would wait for rows that are none of its business.
     straight_join /*:*/outbox_inbox i force index (primary)
         on i.consumer = v_consumer and i.source = unhex(c.source) and i.message_id = unhex(c.id);
-    commit;
+    commit and no chain no release;
     select coalesce(json_length(v_rows), 0) as forgotten;
 end

@@ -10,20 +10,25 @@ create procedure /*:*/inbox_once(
 modifies sql data
 sql security invoker
 begin
-    declare v_options longtext character set utf8mb4 default coalesce(p_options, '{}');
+    declare v_options longtext character set utf8mb4 default coalesce(nullif(p_options, 'null'), '{}');
     declare v_fault varchar(500) character set utf8mb4;
     declare v_id binary(16);
     declare v_hash, v_found binary(32);
+    declare exit handler for 1020 signal sqlstate '40001'
+        set message_text = 'another transaction changed this; the database has rolled yours back: begin it again';
 
     if not json_valid(v_options) or json_type(v_options) <> 'OBJECT' then
         signal sqlstate '22023' set message_text = 'options are not a JSON object';
     end if;
-    -- What is null is not given.
-    set v_options = json_merge_patch('{}', v_options);
     select concat('unknown option ', k.name) into v_fault
     from json_table(json_keys(v_options), '$[*]' columns (name varchar(255) character set utf8mb4 path '$')) k
-    where k.name not in ('keep_payload', 'occurred_us')
+    -- Byte by byte, as the names are looked up below; an escaped name is not found there.
+    where locate('\\', json_keys(v_options)) > 0
+       or cast(k.name as binary) not in (
+           'keep_payload', 'occurred_us')
     limit 1;
+    -- Null means absent.
+    set v_options = json_merge_patch('{}', v_options);
     set v_fault = coalesce(v_fault, case
         when coalesce(length(p_consumer), 0) not between 1 and 100 then 'consumer: give it 1 to 100 bytes'
         when coalesce(length(p_source), 0) not between 1 and 255 then 'source: give it 1 to 255 bytes'

@@ -7,10 +7,15 @@ begin
     declare v_now datetime(6);
     declare v_holders, v_seqs longtext character set utf8mb4;
     declare v_parked int;
-    declare exit handler for sqlexception begin rollback; resignal; end;
+    declare v_is_ours boolean default false;
+    declare exit handler for 1568 signal sqlstate '25001' set message_text = 'this call commits: make it outside of your transaction';
+    -- Never ends a transaction that the caller began.
+    declare exit handler for sqlexception begin if v_is_ours then rollback and no chain no release; end if; resignal; end;
 
+    set p_limit = coalesce(p_limit, 1000);
     set transaction isolation level read committed;
     start transaction;
+    set v_is_ours = true;
     -- MariaDB cuts the lists of numbers below at this length.
     set session group_concat_max_len = 1048576;
     set v_now = utc_timestamp(6);
@@ -43,6 +48,6 @@ begin
     set o.due_at = '9999-12-31 23:59:59.999999'
     where o.state = 0 and o.due_at <= v_now;
     set v_parked = row_count();
-    commit;
+    commit and no chain no release;
     select v_parked as parked;
 end

@@ -11,6 +11,8 @@ begin
     declare v_status, v_step, v_expected, v_completed, v_failed int;
     declare v_code, v_counted int default 0;
     declare v_ended boolean default false;
+    declare exit handler for 1020 signal sqlstate '40001'
+        set message_text = 'another transaction changed this; the database has rolled yours back: begin it again';
 
     select status, expected_steps, completed_steps, failed_steps into v_status, v_expected, v_completed, v_failed
     from /*:*/outbox_join where join_id = p_join

@@ -10,11 +10,14 @@ begin
     declare v_now datetime(6);
     declare v_newest binary(16);
     declare v_ends longtext character set utf8mb4;
-    declare exit handler for sqlexception begin rollback; resignal; end;
+    declare v_is_ours boolean default false;
+    declare exit handler for 1568 signal sqlstate '25001' set message_text = 'this call commits: make it outside of your transaction';
+    -- Never ends a transaction that the caller began.
+    declare exit handler for sqlexception begin if v_is_ours then rollback and no chain no release; end if; resignal; end;
 
     set transaction isolation level read committed;
     start transaction;
-    set v_now = utc_timestamp(6);
+    set v_is_ours = true;
 
     select case when o.seq is null then 2
                 when o.state = 1 and o.epoch = a.epoch then 0
@@ -25,6 +28,8 @@ begin
     left join /*:*/outbox o on o.seq = a.seq
     order by a.n
     for update;
+    -- After the locks, which may have been waited for.
+    set v_now = utc_timestamp(6);
 
     -- Step by step, because the order of assignments in an update of several tables is nobody's promise.
     update json_table(p_settlements, '$[*]' columns (
@@ -96,5 +101,5 @@ begin
     if v_ends is not null then
         call /*:*/count_steps(v_ends, v_now);
     end if;
-    commit;
+    commit and no chain no release;
 end

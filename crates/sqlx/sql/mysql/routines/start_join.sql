@@ -7,7 +7,7 @@ create procedure /*:*/start_join(
 modifies sql data
 sql security invoker
 begin
-    declare v_options longtext character set utf8mb4 default coalesce(p_options, '{}');
+    declare v_options longtext character set utf8mb4 default coalesce(nullif(p_options, 'null'), '{}');
     declare v_grouping_key, v_metadata longtext character set utf8mb4;
     declare v_fault varchar(500) character set utf8mb4;
     declare v_now datetime(6) default utc_timestamp(6);
@@ -16,14 +16,17 @@ begin
     if not json_valid(v_options) or json_type(v_options) <> 'OBJECT' then
         signal sqlstate '22023' set message_text = 'options are not a JSON object';
     end if;
-    -- What is null is not given.
-    set v_options = json_merge_patch('{}', v_options);
     select concat('unknown option ', k.name) into v_fault
     from json_table(json_keys(v_options), '$[*]' columns (name varchar(255) character set utf8mb4 path '$')) k
-    where k.name not in ('join_id', 'grouping_key', 'metadata', 'expires_us')
+    -- Byte by byte, as the names are looked up below; an escaped name is not found there.
+    where locate('\\', json_keys(v_options)) > 0
+       or cast(k.name as binary) not in (
+           'join_id', 'grouping_key', 'metadata', 'expires_us')
     limit 1;
-    set v_grouping_key = nullif(json_unquote(json_extract(v_options, '$.grouping_key')), '');
-    set v_metadata = nullif(json_unquote(json_extract(v_options, '$.metadata')), '');
+    -- Null means absent.
+    set v_options = json_merge_patch('{}', v_options);
+    set v_grouping_key = json_unquote(json_extract(v_options, '$.grouping_key'));
+    set v_metadata = json_unquote(json_extract(v_options, '$.metadata'));
     set v_fault = coalesce(v_fault, case
         when coalesce(p_expected_steps, 0) < 1 then 'expected steps: give it at least 1'
         when length(v_grouping_key) > 255
@@ -49,7 +52,8 @@ begin
         join_id, grouping_key, expected_steps, metadata, expires_at, status, attached_steps, completed_steps, failed_steps,
         created_at, updated_at
     ) values (
-        unhex(p_id), v_grouping_key, p_expected_steps, v_metadata,
+        unhex(p_id), if(length(v_grouping_key) > 0, v_grouping_key, null), p_expected_steps,
+        if(length(v_metadata) > 0, v_metadata, null),
         v_now + interval json_extract(v_options, '$.expires_us') microsecond, 0, 0, 0, 0, v_now, v_now
     );
     set p_id = concat_ws('-', substr(p_id, 1, 8), substr(p_id, 9, 4), substr(p_id, 13, 4), substr(p_id, 17, 4),

@@ -6,7 +6,10 @@ sql security invoker
 begin
     declare v_now, v_at datetime(6);
     declare v_mine int default 0;
-    declare exit handler for sqlexception begin rollback; resignal; end;
+    declare v_is_ours boolean default false;
+    declare exit handler for 1568 signal sqlstate '25001' set message_text = 'this call commits: make it outside of your transaction';
+    -- Never ends a transaction that the caller began.
+    declare exit handler for sqlexception begin if v_is_ours then rollback and no chain no release; end if; resignal; end;
 
     if p_job is null or (p_period_us is null) = (p_at_us is null) then
         signal sqlstate '22023' set message_text = 'give a job, and either a period or a time, in microseconds';
@@ -14,6 +17,7 @@ begin
 
     set transaction isolation level read committed;
     start transaction;
+    set v_is_ours = true;
     set v_now = utc_timestamp(6);
     set v_at = coalesce(timestamp '1970-01-01 00:00:00' + interval p_at_us microsecond, v_now);
 
@@ -30,6 +34,6 @@ begin
                or if(p_at_us is null, at + interval p_period_us microsecond <= v_now, at < v_at));
         set v_mine = row_count();
     end if;
-    commit;
+    commit and no chain no release;
     select true as mine from (select 1 as one) single where v_mine > 0;
 end

@@ -6,6 +6,8 @@ modifies sql data
 sql security invoker
 begin
     declare v_status int;
+    declare exit handler for 1020 signal sqlstate '40001'
+        set message_text = 'another transaction changed this; the database has rolled yours back: begin it again';
 
     select status into v_status from /*:*/outbox_join where join_id = p_join for update;
     if v_status is not null then

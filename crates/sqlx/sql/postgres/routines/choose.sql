@@ -6,6 +6,8 @@ create or replace function /*:*/choose(
 )
 returns table (seq bigint, message_id uuid, key text)
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 #variable_conflict use_column
 declare

@@ -3,6 +3,8 @@
 create or replace function /*:*/crowded(after integer, before integer, walked bigint, many bigint)
 returns integer
 language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 declare
     v_index oid := '/*:*/outbox_ready'::regclass;
@@ -40,6 +42,8 @@ create or replace function /*:*/leave_mark(
 )
 returns void
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 #variable_conflict use_column
 declare
@@ -110,7 +114,8 @@ create or replace function /*:*/claim_all(
     is_own_transaction boolean
 )
 returns setof /*:*/outbox
-language plpgsql volatile
+language plpgsql volatile rows 50
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -120,6 +125,7 @@ as $body$
 declare
     c_far constant bigint := 2000;  -- entries, about a millisecond
     v_index oid := '/*:*/outbox_ready'::regclass;
+    v_now timestamptz;
     v_before bigint;
     v_walked bigint;
     v_is_awake boolean;
@@ -168,15 +174,17 @@ begin
         exit when v_is_awake;
         perform /*:*/note_crash();
     end loop;
+    -- After the gate, which may have been waited for: a lease lasts from when it is granted.
+    v_now := clock_timestamp();
 
     -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but
     -- before them once it has waited for longer than the lease, so that a steady load cannot starve it.
     if v_are_suspects then
-        select o.seq, o.due_at < statement_timestamp() - $3
+        select o.seq, o.due_at < v_now - $3
         into v_suspect, v_overdue
         from /*:*/outbox o
-        where o.state = 0 and o.lease_losses > 0 and o.due_at <= statement_timestamp() and not v_leased @> o.seq
-          and (o.expires_at is null or o.expires_at > statement_timestamp())
+        where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now and not v_leased @> o.seq
+          and (o.expires_at is null or o.expires_at > v_now)
           and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
           and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
           and (o.key is null or not exists (
@@ -207,8 +215,8 @@ begin
             if v_priority is null then
                 v_priority := v_mark.priority;
                 exit when v_priority is null;
-                if v_mark.until > statement_timestamp() and (
-                    v_mark.again_at > statement_timestamp()
+                if v_mark.until > v_now and (
+                    v_mark.again_at > v_now
                     or not exists (select from unnest(v_mark.open) x where pg_visible_in_snapshot(x, v_snapshot)))
                 then
                     v_low := v_mark.low;
@@ -225,14 +233,14 @@ begin
             elsif v_priority = v_mark.priority and v_low = '-infinity' then
                 delete from /*:*/outbox_mark m where m.priority = v_priority;
             end if;
-            if v_first <= statement_timestamp() then
+            if v_first <= v_now then
                 v_priorities := v_priorities || v_priority;
                 v_firsts := v_firsts || v_first;
             end if;
             v_last := v_priority;
         end loop;
 
-        if v_again > statement_timestamp() and v_priorities <> '{}' then
+        if v_again > v_now and v_priorities <> '{}' then
             with recursive heads (key, seq) as (
                 (select e.key, e.seq from /*:*/outbox e
                  where e.key > v_key
@@ -254,7 +262,7 @@ begin
                 cross join lateral (
                     select o.seq, o.key from /*:*/outbox o
                     where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
-                      and o.due_at >= p.first and o.due_at <= statement_timestamp() and not v_leased @> o.seq
+                      and o.due_at >= p.first and o.due_at <= v_now and not v_leased @> o.seq
                     order by o.due_at, o.seq
                     limit $2
                 ) o
@@ -264,8 +272,8 @@ begin
                 select o.seq, o.priority, o.due_at
                 from (select l.seq from looked_at l where not v_leased @> l.seq union all select a.seq from ahead a) c
                 join /*:*/outbox o on o.seq = c.seq
-                where o.state = 0 and o.lease_losses = 0 and o.due_at <= statement_timestamp()
-                  and (o.expires_at is null or o.expires_at > statement_timestamp())
+                where o.state = 0 and o.lease_losses = 0 and o.due_at <= v_now
+                  and (o.expires_at is null or o.expires_at > v_now)
                   and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
                   and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
                 order by o.priority, o.due_at, o.seq
@@ -294,9 +302,9 @@ begin
                 select o.seq from /*:*/outbox o
                 where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
                   and o.due_at >= p.first
-                  and o.due_at <= statement_timestamp()
+                  and o.due_at <= v_now
                   and not v_leased @> o.seq
-                  and (o.expires_at is null or o.expires_at > statement_timestamp())
+                  and (o.expires_at is null or o.expires_at > v_now)
                   and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
                   and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
                   and (o.key is null or not exists (
@@ -328,7 +336,7 @@ begin
     -- Neighbours, as a backlog has them, need not be taken one by one.
     v_are_neighbours := coalesce(v_highest - v_lowest + 1 = cardinality(v_chosen), false);
     insert into /*:*/outbox_lease (leased_until, worker, items, step)
-    values (statement_timestamp() + $3, $1,
+    values (v_now + $3, $1,
             case when v_are_neighbours then int8multirange(int8range(v_lowest, v_highest, '[]'))
                  else (select range_agg(int8range(c, c, '[]')) from unnest(v_chosen) c) end,
             v_step);
@@ -347,7 +355,7 @@ end
 $body$;
 
 -- The same for programs in other languages. Topics are named in full, or by their beginning and a *, as in order.*; null
--- means all.
+-- means all. Null for the others means their default.
 create or replace function /*:*/claim(
     worker text, max_messages bigint default 50, lease interval default interval '30 seconds',
     topics text[] default null, topic_prefixes text[] default null
@@ -359,27 +367,32 @@ returns table (
     due_at timestamptz, expires_at timestamptz, failing_since timestamptz, handled text
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 #variable_conflict use_column
+declare
+    v_step integer;
 begin
+    max_messages := coalesce(max_messages, 50);
+    lease := coalesce(lease, interval '30 seconds');
     perform /*:*/require(
         octet_length(worker) between 1 and 100, 'worker has ' || coalesce(octet_length(worker), 0) || ' bytes',
         'Give it 1 to 100 bytes.');
     perform /*:*/require(
-        max_messages between 1 and 10000, 'max_messages is ' || coalesce(max_messages::text, 'null'),
-        'Give it 1 to 10000.');
+        max_messages between 1 and 10000, 'max_messages is ' || max_messages, 'Give it 1 to 10000.');
     perform /*:*/require_lease(lease);
     topic_prefixes := topic_prefixes || array(select left(t, -1) from unnest(topics) t where t like '%*');
     topics := case when topics is not null then array(select t from unnest(topics) t where t not like '%*') end;
     if topics is null and cardinality(topic_prefixes) = 0 then
         topic_prefixes := null;
     end if;
+    select s.step into v_step from /*:*/outbox_step s;
     return query
-    select c.seq, c.epoch + s.step, c.message_id, c.topic, c.key, c.order_policy, c.payload, c.content_type, c.headers,
+    select c.seq, c.epoch + v_step, c.message_id, c.topic, c.key, c.order_policy, c.payload, c.content_type, c.headers,
            c.correlation_id, c.aggregate_type, c.aggregate_id, c.tenant_id, c.priority, c.attempts, c.lease_losses,
            c.occurred_at, c.created_at, c.due_at, c.expires_at, c.failing_since, c.handled
-    from /*:*/outbox_step s
-    cross join lateral /*:*/claim_all(worker, max_messages, lease, topics, topic_prefixes, s.step, false) c
+    from /*:*/claim_all(worker, max_messages, lease, topics, topic_prefixes, v_step, false) c
     order by c.priority, c.due_at, c.seq;
 end
 $body$;

@@ -6,6 +6,8 @@ create or replace function /*:*/inbox_once(
 )
 returns text
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 declare
     v_field text;
@@ -49,17 +51,19 @@ create or replace function /*:*/inbox_forget(
     consumer text, keep interval, max_messages integer default 1000, out forgotten bigint
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $body$
 begin
+    max_messages := coalesce(max_messages, 1000);
     perform /*:*/require(consumer is not null, 'consumer is null', 'Name the consumer.');
     perform /*:*/require(
         keep > interval '0' and keep <= interval '100 years', 'keep is ' || coalesce(keep::text, 'null'),
         'Give it more than the broker may take to deliver a message again.');
     perform /*:*/require(
-        max_messages between 1 and 1000, 'max_messages is ' || coalesce(max_messages::text, 'null'), 'Give it 1 to 1000.');
+        max_messages between 1 and 1000, 'max_messages is ' || max_messages, 'Give it 1 to 1000.');
     delete from /*:*/outbox_inbox d
     where d.ctid = any(array(
         select i.ctid from /*:*/outbox_inbox i

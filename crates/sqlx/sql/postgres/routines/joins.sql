@@ -3,32 +3,44 @@
 
 -- Makes the messages due that wait for these joins, as far as they are over. One that somebody holds is left to its holder:
 -- who defers it looks at the join again.
-create or replace function /*:*/wake_waits(joins uuid[])
+create or replace function /*:*/wake_waits(joins uuid[], now timestamptz)
 returns void
 language sql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
-update /*:*/outbox o set due_at = statement_timestamp()
+update /*:*/outbox o set due_at = now
 where o.seq = any(array(
     select q.seq
     from /*:*/outbox_join_wait w
     join /*:*/outbox_join j on j.join_id = w.join_id
     join /*:*/outbox q on q.message_id = w.message_id
     where w.join_id = any(joins) and w.continued_at is null and j.status <> 0
-      and q.state = 0 and q.due_at > statement_timestamp() and q.due_at <> 'infinity'
+      and q.state = 0 and q.due_at > now and q.due_at <> 'infinity'
     order by q.seq
     for update of q skip locked
 ))
 $body$;
 
+create or replace function /*:*/wake_waits(joins uuid[])
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $body$
+select /*:*/wake_waits(joins, clock_timestamp())
+$body$;
+
 -- Counts what became of messages in every join that they are pending steps of, and answers the joins that end by it.
--- ends: 1 completed, 2 failed, 0 deferred, which matters only to messages that wait for a join.
-create or replace function /*:*/count_steps(messages uuid[], ends smallint[])
+-- ends: 1 completed, 2 failed, 0 deferred, which matters only to messages that wait for a join. now: the time of the whole change,
+-- so that all that becomes due by it is ordered by seq.
+create or replace function /*:*/count_steps(messages uuid[], ends smallint[], now timestamptz)
 returns table (
     join_id uuid, status smallint, expected_steps integer, completed_steps integer, failed_steps integer
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
@@ -67,9 +79,9 @@ begin
         update /*:*/outbox_join j
         set completed_steps = j.completed_steps + c.completed,
             failed_steps = j.failed_steps + c.failed,
-            updated_at = statement_timestamp(),
+            updated_at = now,
             ended_at = case when j.completed_steps + j.failed_steps + c.completed + c.failed >= j.expected_steps
-                            then statement_timestamp() end,
+                            then now end,
             status = case when j.completed_steps + j.failed_steps + c.completed + c.failed < j.expected_steps then 0
                           when j.failed_steps + c.failed > 0 then 2
                           else 1 end
@@ -81,18 +93,18 @@ begin
 
     -- Only a cancelled or expired join has pending steps left: those are late.
     update /*:*/outbox_join_member m
-    set status = e.ending + case when j.status in (3, 4) then 2 else 0 end, updated_at = statement_timestamp()
+    set status = e.ending + case when j.status in (3, 4) then 2 else 0 end, updated_at = now
     from unnest(messages, ends) as e (message_id, ending), /*:*/outbox_join j
     where m.message_id = e.message_id and m.status = 0 and e.ending <> 0 and j.join_id = m.join_id;
 
     if v_ended is not null then
-        perform /*:*/wake_waits(v_ended);
+        perform /*:*/wake_waits(v_ended, now);
         return query select j.join_id, j.status, j.expected_steps, j.completed_steps, j.failed_steps
                      from /*:*/outbox_join j where j.join_id = any(v_ended) order by j.join_id;
     end if;
     -- What waits for a join that is over by now was deferred too late: its join's end could not make it due.
     if v_deferred is not null then
-        update /*:*/outbox o set due_at = statement_timestamp()
+        update /*:*/outbox o set due_at = now
         where o.message_id = any(array(
             select w.message_id from /*:*/outbox_join_wait w join /*:*/outbox_join j on j.join_id = w.join_id
             where w.message_id = any(v_deferred) and w.continued_at is null and j.status <> 0));
@@ -100,10 +112,22 @@ begin
 end
 $body$;
 
+create or replace function /*:*/count_steps(messages uuid[], ends smallint[])
+returns table (
+    join_id uuid, status smallint, expected_steps integer, completed_steps integer, failed_steps integer
+)
+language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $body$
+select * from /*:*/count_steps(messages, ends, clock_timestamp())
+$body$;
+
 -- Takes back that messages had failed, wherever that is still open: what was counted in a join that is over stays.
 create or replace function /*:*/uncount_steps(messages uuid[])
 returns void
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
@@ -138,23 +162,25 @@ returns table (
     join_id uuid, status smallint, expected_steps integer, completed_steps integer, failed_steps integer
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
 #variable_conflict use_column
 declare
     v_joins uuid[];
+    v_now timestamptz := clock_timestamp();
 begin
     if only_join is not null then
         select array_agg(o.join_id) into v_joins from (
             select j.join_id from /*:*/outbox_join j
-            where j.join_id = only_join and j.status = 0 and j.expires_at <= statement_timestamp()
+            where j.join_id = only_join and j.status = 0 and j.expires_at <= v_now
             for no key update
         ) o;
     else
         select array_agg(o.join_id) into v_joins from (
             select j.join_id from /*:*/outbox_join j
-            where j.status = 0 and j.expires_at <= statement_timestamp()
+            where j.status = 0 and j.expires_at <= v_now
             order by j.expires_at, j.join_id
             limit max_joins
             for no key update skip locked
@@ -165,10 +191,10 @@ begin
     end if;
     return query
     update /*:*/outbox_join j
-    set status = 4, updated_at = statement_timestamp(), ended_at = statement_timestamp()
+    set status = 4, updated_at = v_now, ended_at = v_now
     where j.join_id = any(v_joins)
     returning j.join_id, j.status, j.expected_steps, j.completed_steps, j.failed_steps;
-    perform /*:*/wake_waits(v_joins);
+    perform /*:*/wake_waits(v_joins, v_now);
 end
 $body$;
 
@@ -181,6 +207,8 @@ returns table (
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 select $1::smallint, $3, $4, $5, j.status, j.expected_steps, j.attached_steps, j.completed_steps, j.failed_steps,
        (extract(epoch from greatest(j.expires_at - statement_timestamp(), j.expires_at - j.expires_at)) * 1000000)::bigint
@@ -193,6 +221,7 @@ returns table (
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
@@ -259,6 +288,7 @@ returns table (
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
@@ -308,6 +338,7 @@ returns table (
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
@@ -337,6 +368,7 @@ returns table (
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
@@ -360,8 +392,11 @@ create or replace function /*:*/start_join(
 )
 returns uuid
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 begin
+    join_id := coalesce(join_id, /*:*/new_id());
     perform /*:*/require(
         expected_steps >= 1, 'expected_steps is ' || coalesce(expected_steps::text, 'null'), 'Give it at least 1.');
     perform /*:*/require(
@@ -373,8 +408,8 @@ begin
         join_id, grouping_key, status, expected_steps, attached_steps, completed_steps, failed_steps, created_at,
         updated_at, expires_at, metadata
     )
-    values ($5, nullif($2, ''), 0, $1, 0, 0, 0, statement_timestamp(), statement_timestamp(),
-            statement_timestamp() + $4, nullif($3, ''))
+    values ($5, nullif($2, ''), 0, $1, 0, 0, 0, clock_timestamp(), clock_timestamp(), clock_timestamp() + $4,
+            nullif($3, ''))
     on conflict do nothing;
     return $5;
 end
@@ -383,6 +418,7 @@ $body$;
 create or replace function /*:*/require_join(code smallint, join_id uuid)
 returns void
 language sql immutable
+set search_path = pg_catalog, pg_temp
 as $body$
 select /*:*/require(
     code = 0,
@@ -399,6 +435,8 @@ $body$;
 create or replace function /*:*/attach(join_id uuid, message_id uuid)
 returns void
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 select /*:*/require_join(a.code, $1) from /*:*/attach_steps($1, array[$2]) a
 $body$;
@@ -406,6 +444,8 @@ $body$;
 create or replace function /*:*/report_step_completed(join_id uuid, message_id uuid)
 returns boolean
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 declare
     v_code smallint;
@@ -420,6 +460,8 @@ $body$;
 create or replace function /*:*/report_step_failed(join_id uuid, message_id uuid)
 returns boolean
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 declare
     v_code smallint;
@@ -434,6 +476,8 @@ $body$;
 create or replace function /*:*/cancel_join(join_id uuid)
 returns boolean
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 declare
     v_code smallint;
@@ -454,11 +498,14 @@ create or replace function /*:*/enqueue_join_wait(
 )
 returns uuid
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 declare
     v_id uuid := /*:*/new_id();
     v_answer record;
 begin
+    check_after := coalesce(check_after, interval '60 seconds');
     perform /*:*/require(
         octet_length(coalesce(on_complete_topic, '')) between 1 and 255, 'on_complete_topic is not acceptable',
         'Give it 1 to 255 bytes.');
@@ -468,17 +515,17 @@ begin
     select * into v_answer from /*:*/wait_for_join($1, v_id);
     perform /*:*/require_join(v_answer.code, $1);
     perform 1 from /*:*/enqueue_bytes(
-        topic => wait_topic,
+        topic => coalesce(wait_topic, 'join.wait'),
         payload => convert_to(jsonb_build_object(
-            'join_id', $1, 'fail_if_any_step_failed', fail_if_any_step_failed,
+            'join_id', $1, 'fail_if_any_step_failed', coalesce(fail_if_any_step_failed, true),
             'on_complete', jsonb_build_object('topic', on_complete_topic, 'payload', coalesce(on_complete_payload, '')),
             'on_fail', case when on_fail_topic is not null then
                 jsonb_build_object('topic', on_fail_topic, 'payload', coalesce(on_fail_payload, '')) end)::text, 'UTF8'),
         message_id => v_id,
         content_type => 'application/json',
         due_at => case when v_answer.status = 0 then least(
-            statement_timestamp() + check_after,
-            statement_timestamp() + v_answer.expires_in_us * interval '1 microsecond') end);
+            clock_timestamp() + check_after,
+            clock_timestamp() + v_answer.expires_in_us * interval '1 microsecond') end);
     return v_id;
 end
 $body$;

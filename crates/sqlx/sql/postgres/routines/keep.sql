@@ -4,6 +4,7 @@
 create or replace function /*:*/renew_all(items bigint[], epochs integer[], lease interval default interval '30 seconds')
 returns table (settled smallint)
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -16,6 +17,7 @@ declare
     v_settled smallint[];
     v_kept int8multirange;
 begin
+    lease := coalesce(lease, interval '30 seconds');
     -- Ids of leases then grow in the order in which they can be seen.
     perform /*:*/gate();
     select array_agg(distinct l.id), coalesce(range_agg(i), '{}'), min(l.step)
@@ -45,7 +47,7 @@ begin
     ),
     renewed as (
         update /*:*/outbox o
-        set leased_until = statement_timestamp() + $3
+        set leased_until = clock_timestamp() + $3
         from judged j
         where o.seq = j.seq and j.is_born
     )
@@ -56,7 +58,7 @@ begin
 
     if v_kept is not null then
         insert into /*:*/outbox_lease (leased_until, worker, items, step)
-        select statement_timestamp() + $3, l.worker, range_agg(i), v_step
+        select clock_timestamp() + $3, l.worker, range_agg(i), v_step
         from /*:*/outbox_lease l cross join lateral unnest(l.items * v_kept) i
         where l.id = any(v_leases)
         group by l.worker;
@@ -69,8 +71,10 @@ $body$;
 create or replace function /*:*/renew(item bigint, epoch integer, lease interval default interval '30 seconds')
 returns smallint
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
-select /*:*/require_lease(lease);
+select /*:*/require_lease(coalesce(lease, interval '30 seconds'));
 select settled from /*:*/renew_all(array[item], array[epoch], lease)
 $body$;
 
@@ -82,6 +86,7 @@ returns table (
     dead bigint
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -95,11 +100,13 @@ declare
     v_ready bigint;
     v_dead bigint;
     v_messages uuid[];
+    v_now timestamptz := clock_timestamp();
 begin
+    perform /*:*/require_read_committed();
     select array_agg(distinct l.id), min(l.step), (array_agg(s order by l.leased_until, s))[:max_messages]
     into v_leases, v_step, v_lost
     from (select id, leased_until, items, step from /*:*/outbox_lease
-          where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) and leased_until < statement_timestamp()
+          where id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) and leased_until < v_now
           order by leased_until, id
           limit max_messages
           for update skip locked) l
@@ -108,7 +115,7 @@ begin
 
     with lost as materialized (
         select seq from /*:*/outbox
-        where state = 1 and leased_until < statement_timestamp()
+        where state = 1 and leased_until < v_now
         order by leased_until, seq
         limit greatest(0, max_messages - coalesce(cardinality(v_lost), 0))
         for update skip locked
@@ -121,8 +128,8 @@ begin
         set lease_losses = o.lease_losses + 1,
             epoch = o.epoch + case o.state when 0 then v_step else 0 end,
             state = case when o.lease_losses + 1 >= max_losses then 3 else 0 end,
-            due_at = case when o.lease_losses + 1 >= max_losses then o.due_at else statement_timestamp() end,
-            done_at = case when o.lease_losses + 1 >= max_losses then statement_timestamp() end,
+            due_at = case when o.lease_losses + 1 >= max_losses then o.due_at else v_now end,
+            done_at = case when o.lease_losses + 1 >= max_losses then v_now end,
             error_class = case when o.lease_losses + 1 >= max_losses then 7 else o.error_class end,
             last_error = case when o.lease_losses + 1 >= max_losses then 'crash suspect' else o.last_error end,
             leased_until = null,
@@ -144,7 +151,7 @@ begin
     return query select v_ready, null::uuid, null::smallint, null::integer, null::integer, null::integer, v_dead;
     if v_dead > 0 then
         return query select null::bigint, c.*, null::bigint
-                     from /*:*/count_steps(v_messages, array_fill(2::smallint, array[v_dead::integer])) c;
+                     from /*:*/count_steps(v_messages, array_fill(2::smallint, array[v_dead::integer]), v_now) c;
     end if;
 end
 $body$;
@@ -152,8 +159,10 @@ $body$;
 create or replace function /*:*/reap(max_messages bigint default 1000, max_losses integer default 5)
 returns table (ready bigint, dead bigint)
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
-select r.ready, r.dead from /*:*/reap_all($1, $2) r where r.ready is not null
+select r.ready, r.dead from /*:*/reap_all(coalesce($1, 1000), coalesce($2, 5)) r where r.ready is not null
 $body$;
 
 -- Joins whose deadline has passed, and messages that nobody claimed before their expiry: the number of those, and the joins.
@@ -162,6 +171,7 @@ returns table (
     expired bigint, join_id uuid, status smallint, expected_steps integer, completed_steps integer, failed_steps integer
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
@@ -170,22 +180,24 @@ declare
     v_expired bigint;
     v_messages uuid[];
     v_leased int8multirange;
+    v_now timestamptz;
 begin
     perform /*:*/gate();
+    v_now := clock_timestamp();
     return query select null::bigint, j.* from /*:*/expire_joins(max_messages, null) j;
 
     v_leased := /*:*/leased();
     with over as materialized (
         select seq from /*:*/outbox
-        where state = 0 and expires_at <= statement_timestamp() and not v_leased @> seq
+        where state = 0 and expires_at <= v_now and not v_leased @> seq
         order by expires_at, seq
         limit max_messages
         for update skip locked
     ),
     expired as (
         update /*:*/outbox o
-        set state = 3, done_at = statement_timestamp(), error_class = 6, last_error = 'expired',
-            due_at = case when o.due_at = 'infinity' then statement_timestamp() else o.due_at end
+        set state = 3, done_at = v_now, error_class = 6, last_error = 'expired',
+            due_at = case when o.due_at = 'infinity' then v_now else o.due_at end
         where o.seq = any(array(select seq from over))
         returning o.message_id
     )
@@ -194,7 +206,7 @@ begin
     return query select v_expired, null::uuid, null::smallint, null::integer, null::integer, null::integer;
     if v_expired > 0 then
         return query select null::bigint, c.*
-                     from /*:*/count_steps(v_messages, array_fill(2::smallint, array[v_expired::integer])) c;
+                     from /*:*/count_steps(v_messages, array_fill(2::smallint, array[v_expired::integer]), v_now) c;
     end if;
 end
 $body$;
@@ -202,8 +214,10 @@ $body$;
 create or replace function /*:*/expire(max_messages bigint default 1000)
 returns bigint
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
-select e.expired from /*:*/expire_all($1) e where e.expired is not null
+select e.expired from /*:*/expire_all(coalesce($1, 1000)) e where e.expired is not null
 $body$;
 
 -- Sets aside the due messages of keys that a dead message with the policy park holds back; answers how many. The dead ones
@@ -211,6 +225,7 @@ $body$;
 create or replace function /*:*/park(max_messages bigint default 1000)
 returns bigint
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -218,8 +233,11 @@ as $body$
 declare
     v_leased int8multirange;
     v_parked bigint;
+    v_now timestamptz;
 begin
+    max_messages := coalesce(max_messages, 1000);
     perform /*:*/gate();
+    v_now := clock_timestamp();
     v_leased := /*:*/leased();
     with holders as materialized (
         select seq, key from /*:*/outbox
@@ -230,7 +248,7 @@ begin
     behind as materialized (
         select f.seq from holders h
         join /*:*/outbox f on f.key = h.key and f.seq > h.seq
-        where f.state = 0 and f.due_at <= statement_timestamp() and not v_leased @> f.seq
+        where f.state = 0 and f.due_at <= v_now and not v_leased @> f.seq
         order by f.seq
         limit max_messages
         for update of f skip locked

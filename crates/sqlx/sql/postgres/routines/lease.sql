@@ -9,8 +9,10 @@
 create or replace function /*:*/gate()
 returns void
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 as $body$
 begin
+    perform /*:*/require_read_committed();
     perform pg_advisory_xact_lock(1886351220 * 4294967296 + '/*:*/outbox_lease'::regclass::oid::bigint);
 end
 $body$;
@@ -21,6 +23,8 @@ $body$;
 create or replace function /*:*/note_crash()
 returns void
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 begin
     -- Others wait at the gate until this is on disk: no claim may be made at a step that another crash would give out again.
@@ -40,6 +44,7 @@ $body$;
 create or replace function /*:*/leased()
 returns int8multirange
 language plpgsql stable
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
@@ -50,12 +55,13 @@ begin
 end
 $body$;
 
--- Whoever calls these two has forbidden what they must not do; setting it once more, for each call, takes longer than the rest.
+-- The callers of these two have set everything else already; setting it once more, for each call, takes longer than the rest.
 
 -- Takes messages out of their leases.
 create or replace function /*:*/let_go(leases bigint[], over int8multirange)
 returns void
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 as $body$
 begin
     update /*:*/outbox_lease l set items = l.items - over
@@ -69,10 +75,12 @@ create or replace function /*:*/lock_leases(
     asked int8multirange, out leases bigint[], out workers text[], out leased int8multirange, out step integer
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 as $body$
 declare
     v_before bigint[];
 begin
+    perform /*:*/require_read_committed();
     for v_look in 1..10 loop
         select array_agg(distinct l.id), array_agg(distinct l.worker), coalesce(range_agg(i), '{}'), min(l.step)
         into leases, workers, leased, step

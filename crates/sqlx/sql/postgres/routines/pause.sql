@@ -3,6 +3,8 @@
 create or replace function /*:*/pause(topics text, by_whom text, why text)
 returns boolean
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 declare
     v_field text;
@@ -29,6 +31,8 @@ $body$;
 create or replace function /*:*/resume(topics text)
 returns boolean
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 begin
     delete from /*:*/outbox_pause p where p.topics = resume.topics;

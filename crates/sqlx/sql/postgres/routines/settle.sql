@@ -18,6 +18,7 @@ returns table (
     failed_steps integer
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -41,6 +42,7 @@ declare
     v_rest bigint[];
     v_rest_messages uuid[];
     v_rest_ends smallint[];
+    v_now timestamptz;
 begin
     if v_releases then
         -- A claim that is under way has read that they are leased, and may leave a mark above them.
@@ -49,6 +51,7 @@ begin
     select l.leases, l.workers, l.leased, l.step into v_leases, v_workers, v_leased, v_step
     from /*:*/lock_leases((
         select coalesce(range_agg(int8range(a, a, '[]')), '{}') from unnest($1) a where a > 0 and a < 9223372036854775807)) l;
+    v_now := clock_timestamp();
 
     -- Of several workers' messages only the lease tells whose each is.
     if $8 and cardinality(v_workers) > 1 then
@@ -70,7 +73,7 @@ begin
     elsif v_acks is not null then
         with acked as (
             update /*:*/outbox o
-            set state = 2, epoch = v_epoch, done_at = statement_timestamp(), done_by = coalesce(o.worker, v_workers[1]),
+            set state = 2, epoch = v_epoch, done_at = v_now, done_by = coalesce(o.worker, v_workers[1]),
                 leased_until = null, worker = null
             where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - v_step and v_leased @> o.seq)
                                            or (o.state = 1 and o.epoch = v_epoch))
@@ -106,15 +109,19 @@ begin
             order by o.seq
             for update of o
         ),
+        -- One time for all, after the locks, which may have been waited for.
+        moment as materialized (
+            select clock_timestamp() as now from (select count(*) from locked) l
+        ),
         judged as materialized (
             select a.n, a.seq, a.epoch, l.message_id, l.worker, a.outcome, a.delay, a.class, a.error, a.handled,
                    l.attempts + case when a.outcome = 1 and a.class not in (2, 3) then 1 else 0 end as attempts,
                    case when a.outcome <> 1 then l.failing_since
-                        when a.class in (2, 3) then coalesce(l.failing_since, statement_timestamp()) end as failing_since,
+                        when a.class in (2, 3) then coalesce(l.failing_since, v_now) end as failing_since,
                    a.outcome = 4 or (a.outcome = 1 and case
                        when a.class in (2, 3) then coalesce(
-                           coalesce(l.failing_since, statement_timestamp()) + a.max_age * interval '1 microsecond'
-                           <= statement_timestamp(), false)
+                           coalesce(l.failing_since, v_now) + a.max_age * interval '1 microsecond'
+                           <= v_now, false)
                        else l.attempts + 1 >= a.max_attempts end) as dies,
                    case when l.seq is null then 2
                         when l.held_at = a.epoch then 0
@@ -130,8 +137,8 @@ begin
                 attempts = j.attempts,
                 failing_since = j.failing_since,
                 due_at = case when j.outcome in (1, 2) and not j.dies
-                              then statement_timestamp() + j.delay * interval '1 microsecond' else o.due_at end,
-                done_at = case when j.outcome = 0 or j.dies then statement_timestamp() end,
+                              then (select now from moment) + j.delay * interval '1 microsecond' else o.due_at end,
+                done_at = case when j.outcome = 0 or j.dies then v_now end,
                 done_by = case when j.outcome = 0 then coalesce(o.worker, j.worker) end,
                 leased_until = null,
                 worker = null,
@@ -147,8 +154,9 @@ begin
         select array_agg(coalesce(j.settled, 0)::smallint order by a.n),
                array_agg(j.seq) filter (where j.held),
                array_agg(j.message_id) filter (where j.ending is not null),
-               array_agg(j.ending) filter (where j.ending is not null)
-        into v_settled, v_rest, v_rest_messages, v_rest_ends
+               array_agg(j.ending) filter (where j.ending is not null),
+               (select now from moment)
+        into v_settled, v_rest, v_rest_messages, v_rest_ends, v_now
         from asked a
         left join (select *, case when not held then null when outcome = 0 then 1 when dies then 2 when outcome = 2 then 0
                              end::smallint as ending
@@ -168,7 +176,7 @@ begin
     return query select s, null::uuid, null::smallint, null::integer, null::integer, null::integer
                  from unnest(v_settled) with ordinality as a (s, n) order by n;
     if v_messages is not null then
-        return query select null::smallint, c.* from /*:*/count_steps(v_messages, v_ends) c;
+        return query select null::smallint, c.* from /*:*/count_steps(v_messages, v_ends, v_now) c;
     end if;
 end
 $body$;
@@ -181,6 +189,7 @@ returns table (
     failed_steps integer
 )
 language plpgsql volatile
+set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -196,17 +205,19 @@ declare
     v_step integer;
     v_acked bigint[];
     v_messages uuid[];
+    v_now timestamptz;
 begin
     select range_agg(int8range(r.first, r.last, '[]')), sum(r.last - r.first + 1)
     into v_asked, v_count
     from unnest($1, $2) r (first, last);
     select l.leases, l.workers, l.leased, l.step into v_leases, v_workers, v_leased, v_step
     from /*:*/lock_leases(v_asked) l;
+    v_now := clock_timestamp();
 
     if $4 then
         with acked as (
             update /*:*/outbox o
-            set state = 2, epoch = $3, done_at = statement_timestamp(), leased_until = null, worker = null,
+            set state = 2, epoch = $3, done_at = v_now, leased_until = null, worker = null,
                 -- Of several workers' messages only the lease tells whose each is.
                 done_by = coalesce(o.worker, case when cardinality(v_workers) = 1 then v_workers[1] else (
                     select l.worker from /*:*/outbox_lease l
@@ -247,7 +258,7 @@ begin
     if v_messages is not null then
         return query
         select null::smallint, c.*
-        from /*:*/count_steps(v_messages, array_fill(1::smallint, array[cardinality(v_messages)])) c;
+        from /*:*/count_steps(v_messages, array_fill(1::smallint, array[cardinality(v_messages)]), v_now) c;
     end if;
 end
 $body$;
@@ -259,21 +270,25 @@ create or replace function /*:*/settle(
 )
 returns table (settled smallint)
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 select unnest(case when cardinality(a.settled) = 1 then array_fill(a.settled[1], array[cardinality($1)]) else a.settled end)
 from (select array_agg(s.settled) filter (where s.settled is not null) as settled
-      from /*:*/settle_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) s) a
+      from /*:*/settle_all($1, $2, $3, $4, $5, $6, $7, coalesce($8, true), $9, $10) s) a
 $body$;
 
 create or replace function /*:*/ack(item bigint, epoch integer, keep_done boolean default true)
 returns smallint
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 select settled from /*:*/settle(
     array[item], array[epoch], '{0}', '{0}', array[null::smallint], array[null::text], '{2147483647}', keep_done)
 $body$;
 
--- Without a delay: min(2^attempts s, 60 s), times a jitter of a half to one and a half.
+-- Null means the default. Without a delay: min(2^attempts s, 60 s), times a jitter of a half to one and a half.
 -- Classes: 1 business, 2 infrastructure, 3 unroutable (these two cost no attempt), 4 permanent, 5 too large.
 create or replace function /*:*/abandon(
     item bigint, epoch integer, error text default null, delay interval default null, class integer default 1,
@@ -281,25 +296,28 @@ create or replace function /*:*/abandon(
 )
 returns smallint
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 select /*:*/require_delay('delay', coalesce(delay, interval '0'));
 select /*:*/require_delay('max_age', coalesce(max_age, interval '0'));
-select /*:*/require(class between 1 and 5, 'class is ' || coalesce(class::text, 'null'), 'Give it 1 to 5.');
-select /*:*/require(
-    max_attempts >= 1, 'max_attempts is ' || coalesce(max_attempts::text, 'null'), 'Give it at least 1.');
+select /*:*/require(coalesce(class, 1) between 1 and 5, 'class is ' || class, 'Give it 1 to 5.');
+select /*:*/require(coalesce(max_attempts, 10) >= 1, 'max_attempts is ' || max_attempts, 'Give it at least 1.');
 select settled from /*:*/settle(
     array[item], array[epoch], '{1}',
     array[(extract(epoch from coalesce(delay, (
         select least(power(2, least(o.attempts + 1, 10)), 60) * (0.5 + random()) * interval '1 second'
         from /*:*/outbox o where o.seq = item))) * 1000000)::bigint],
-    array[class::smallint],
+    array[coalesce(class, 1)::smallint],
     array[left(case when class in (2, 3) then '[INFRA] ' else '[BUSINESS] ' end || coalesce(error, ''), 1000)],
-    array[max_attempts], true, array[(extract(epoch from max_age) * 1000000)::bigint])
+    array[coalesce(max_attempts, 10)], true, array[(extract(epoch from max_age) * 1000000)::bigint])
 $body$;
 
 create or replace function /*:*/defer(item bigint, epoch integer, delay interval)
 returns smallint
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 select /*:*/require_delay('delay', delay);
 select settled from /*:*/settle(
@@ -310,6 +328,8 @@ $body$;
 create or replace function /*:*/release(item bigint, epoch integer)
 returns smallint
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
 select settled from /*:*/settle(
     array[item], array[epoch], '{3}', '{0}', array[null::smallint], array[null::text], '{2147483647}')
@@ -318,10 +338,12 @@ $body$;
 create or replace function /*:*/fail(item bigint, epoch integer, error text, class integer default 4)
 returns smallint
 language sql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
 as $body$
-select /*:*/require(class between 1 and 5, 'class is ' || coalesce(class::text, 'null'), 'Give it 1 to 5.');
+select /*:*/require(coalesce(class, 4) between 1 and 5, 'class is ' || class, 'Give it 1 to 5.');
 select settled from /*:*/settle(
-    array[item], array[epoch], '{4}', '{0}', array[class::smallint],
+    array[item], array[epoch], '{4}', '{0}', array[coalesce(class, 4)::smallint],
     array[left(case when class in (2, 3) then '[INFRA] ' else '[BUSINESS] ' end || coalesce(error, ''), 1000)],
     '{2147483647}')
 $body$;

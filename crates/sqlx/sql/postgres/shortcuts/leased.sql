@@ -7,7 +7,7 @@ insert into /*:*/outbox (
 )
 values (
     $1::uuid, $2::text, $3::smallint, $4::bytea, $5::bytea, $6::text, $7::text, $8::text, $9::text, $10::text, $11::text,
-    $12::smallint, timestamptz 'epoch' + $13::bigint * interval '1 microsecond', statement_timestamp(),
+    $12::smallint, timestamptz 'epoch' + $13::bigint::float8 * interval '1 microsecond', statement_timestamp(),
     statement_timestamp(), 1, 1, $14::text, statement_timestamp() + $15::interval, 0, 0
 )
 on conflict do nothing

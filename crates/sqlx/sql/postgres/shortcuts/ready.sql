@@ -10,12 +10,12 @@ insert into /*:*/outbox (
 )
 values (
     $1::uuid, $2::text, $3::smallint, $4::bytea, $5::bytea, $6::text, $7::text, $8::text, $9::text, $10::text, $11::text,
-    $12::smallint, timestamptz 'epoch' + $13::bigint * interval '1 microsecond', $14::text,
+    $12::smallint, timestamptz 'epoch' + $13::bigint::float8 * interval '1 microsecond', $14::text,
     statement_timestamp(),
-    greatest(statement_timestamp(), statement_timestamp() + $15::bigint * interval '1 microsecond',
-             timestamptz 'epoch' + $16::bigint * interval '1 microsecond'),
-    coalesce(statement_timestamp() + $17::bigint * interval '1 microsecond',
-             timestamptz 'epoch' + $18::bigint * interval '1 microsecond'),
+    greatest(statement_timestamp(), statement_timestamp() + $15::bigint::float8 * interval '1 microsecond',
+             timestamptz 'epoch' + $16::bigint::float8 * interval '1 microsecond'),
+    coalesce(statement_timestamp() + $17::bigint::float8 * interval '1 microsecond',
+             timestamptz 'epoch' + $18::bigint::float8 * interval '1 microsecond'),
     0, 0, 0, 0
 )
 on conflict do nothing
