@@ -127,8 +127,8 @@ impl Handles {
         Self { counts, over, watching }
     }
 
-    /// That since then they were those of so many connections, most of the time. What has not answered within 300 ms counts as an
-    /// attempt at a connection, of which there may be as many, and never more: how many files are that slow is the disk's matter.
+    /// Asserts that most samples since then stay within the handles of so many connections. A store that has not answered within
+    /// 300 ms gives its place to another, and as many stores again may be that slow: the disk decides how many are.
     fn within(&self, what: &str, connections: usize, since: Instant) {
         let counts = self.counts.lock().unwrap();
         let counts = counts.iter().filter(|(at, _)| *at >= since);
@@ -138,7 +138,9 @@ impl Handles {
         let over = counts.iter().filter(|open| **open > connections * HANDLES).count();
         eprintln!("{what}: {most} handles at most, {over} of {samples} samples are over the budget");
         assert!(over * 2 <= samples, "{what}: {over} of {samples} samples are over the budget");
-        assert!(most <= (connections + CONNECTIONS) * HANDLES, "{what}: {most} handles");
+        // Connections are closed by threads of their own, so a slow disk lets the last few overlap with their successors.
+        let overlap = PUBLISHERS;
+        assert!(most <= (connections + CONNECTIONS + overlap) * HANDLES, "{what}: {most} handles");
     }
 
     fn stop(self) {

@@ -79,8 +79,8 @@ pub async fn a_thousand_cold_messages<F: Fixture>(scene: &Scene<F>) {
     done(store.inner(), 1_000).await;
 }
 
-/// HOT-013, HOT-014, performance 4: nor does it take more than 40 while they are being published flat out, in transactions
-/// of the user's own.
+/// HOT-013, HOT-014, performance 4: while they are being published flat out, in transactions of the user's own, a message that
+/// comes by itself brings at most four looks, and those that come together share them.
 pub async fn slow_thousand_while_publishing<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox =
@@ -98,8 +98,9 @@ pub async fn slow_thousand_while_publishing<F: Fixture>(scene: &Scene<F>) {
     done(store.inner(), 1_000).await;
     let took = begin.elapsed();
     running.stop().await;
-    // Looks come no closer than the floor of 10 ms, and each is followed by at most one settlement.
-    let most = 40 + 2 * u64::try_from(took.as_millis()).unwrap() / 10;
+    // One look and three more that may find nothing yet, if the disk is so slow that each commit comes by itself; and what the
+    // floor of 10 ms allows. Each is followed by at most one settlement.
+    let most = 40 + 5 * 1_000 + 2 * u64::try_from(took.as_millis()).unwrap() / 10;
     assert!(others(&store) <= most, "{:?} in {took:?}", store.all());
 }
 
