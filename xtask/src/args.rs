@@ -18,10 +18,18 @@ Commands:
   book     make the documentation as pages for a browser, in the target folder
   help     print this text
 
-cargo xtask test [--fast] [--no-lint] [--private] [-- <arguments for cargo nextest run>]
-  --fast     tests only: no lints, no doc tests, no test with `slow` in its name
-  --no-lint  leave out rustfmt and clippy
-  --private  start servers for this run even if some are given or running
+cargo xtask test [--fast] [--no-lint] [--only <test>] [--under-load] [--runs <n>] [--private]
+                 [-- <arguments for cargo nextest run>]
+  --fast        tests only: no lints, no doc tests, no test with `slow` in its name
+  --no-lint     leave out rustfmt and clippy
+  --only        run this one test, named as the summary names it: '<binary> <test>'
+  --under-load  run the tests, and nothing else, next to a process that keeps the cores and the disk busy
+  --runs        run the tests this many times
+  --private     start servers for this run even if some are given or running
+A failure does not stop the run: the summary names each failed test, why it failed, and the command that runs it alone.
+Tests that talk to servers or start processes are tried a second time; those that pass then are listed as flaky, also
+in target/flaky.tsv (or the file in POSTHASTE_FLAKY_LIST), and do not fail the run. A test that hangs is killed after
+its processes and their stacks have been printed (with gdb installed, the functions too).
 
 cargo xtask servers [--private]
 
@@ -56,19 +64,43 @@ pub(crate) enum Task {
     Book,
     /// What this program starts itself with, see [`crate::guard`]; not for people, hence not in the help.
     Guard(Vec<OsString>),
+    /// The same, see [`crate::watch`].
+    Watch(Vec<OsString>),
+    /// The same, see [`crate::load`].
+    Load(Vec<OsString>),
 }
 
 /// How much of the checks to run, and against which servers.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct TestOptions {
     /// Leave out lints, doc tests and tests named slow.
     pub(crate) fast: bool,
     /// Leave out rustfmt and clippy.
     pub(crate) no_lint: bool,
+    /// Run this test alone: `<binary> <test>`, or the test's name.
+    pub(crate) only: Option<String>,
+    /// Run the tests next to a busy neighbour.
+    pub(crate) under_load: bool,
+    /// How many times to run the tests.
+    pub(crate) runs: u32,
     /// Start servers even if some are given or running.
     pub(crate) private: bool,
     /// Handed to `cargo nextest run` untouched.
     pub(crate) extra: Vec<OsString>,
+}
+
+impl Default for TestOptions {
+    fn default() -> Self {
+        Self {
+            fast: false,
+            no_lint: false,
+            only: None,
+            under_load: false,
+            runs: 1,
+            private: false,
+            extra: Vec::new(),
+        }
+    }
 }
 
 /// Which mutants to try, or to print.
@@ -93,6 +125,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Task, S
         "mutants" => parse_mutants(words),
         "book" => parse_book(words),
         "guard" => Ok(Task::Guard(words.collect())),
+        "watch" => Ok(Task::Watch(words.collect())),
+        "load" => Ok(Task::Load(words.collect())),
         other => {
             Err(format!("unknown command `{other}`; valid commands: test, servers, mutants, book, help"))
         }
@@ -105,18 +139,37 @@ fn parse_test(mut words: impl Iterator<Item = OsString>) -> Result<Task, String>
         match word.to_string_lossy().as_ref() {
             "--fast" => options.fast = true,
             "--no-lint" => options.no_lint = true,
+            "--under-load" => options.under_load = true,
+            "--only" => {
+                let name =
+                    words.next().ok_or("--only needs a test, such as `--only 'xtask args::tests::x'`")?;
+                options.only = Some(name.to_string_lossy().into_owned());
+            }
+            "--runs" => {
+                let number = words.next().unwrap_or_default();
+                let runs = number.to_string_lossy().parse().ok().filter(|runs| *runs > 0);
+                options.runs = runs.ok_or("--runs needs a number above 0, such as `--runs 10`")?;
+            }
             "--private" => options.private = true,
             "--help" | "-h" => return Ok(Task::Help),
             "--" => options.extra = words.by_ref().collect(),
             other => {
                 return Err(format!(
-                    "unknown argument `{other}` for test; valid: --fast, --no-lint, --private, --help, \
-                     and after `--` whatever cargo nextest run accepts"
+                    "unknown argument `{other}` for test; valid: --fast, --no-lint, --only, --under-load, --runs, \
+                     --private, --help, and after `--` whatever cargo nextest run accepts"
                 ));
             }
         }
     }
+    if options.fast && options.only.is_some() {
+        return Err("--only names one test, slow or not: drop --fast".to_owned());
+    }
     // nextest runs the union of several expressions, so a second one would bring the slow tests back unnoticed.
+    if options.only.is_some() && options.extra.iter().any(is_filter_expression) {
+        return Err(
+            "--only is itself a filter expression, and nextest would run either match; drop one".to_owned()
+        );
+    }
     if options.fast && options.extra.iter().any(is_filter_expression) {
         return Err("--fast is itself a filter expression, and nextest would run either match; \
                     drop --fast and write `-E 'not test(slow) and (…)'`"
@@ -182,11 +235,26 @@ mod tests {
 
     #[test]
     fn every_flag_of_test_is_understood() {
-        let Ok(Task::Test(options)) = parsed("test --fast --no-lint --private -- --no-capture --fast") else {
+        let line = "test --fast --no-lint --private --under-load --runs 10 -- --no-capture --fast";
+        let Ok(Task::Test(options)) = parsed(line) else {
             panic!("a valid line was refused");
         };
-        assert!(options.fast && options.no_lint && options.private);
+        assert!(options.fast && options.no_lint && options.private && options.under_load);
+        assert_eq!(options.runs, 10);
         assert_eq!(options.extra, ["--no-capture", "--fast"]);
+    }
+
+    #[test]
+    fn one_test_is_chosen_by_its_name() {
+        let words = ["test", "--only", "xtask args::tests::x"].map(OsString::from);
+        let Ok(Task::Test(options)) = parse(words) else { panic!("a valid line was refused") };
+        assert_eq!(options.only.as_deref(), Some("xtask args::tests::x"));
+        assert!(parsed("test --only").unwrap_err().contains("needs a test"));
+        assert!(parsed("test --only x --fast").unwrap_err().contains("drop --fast"));
+        assert!(parsed("test --only x -- -E test(y)").unwrap_err().contains("drop one"));
+        for line in ["test --runs", "test --runs 0", "test --runs many"] {
+            assert!(parsed(line).unwrap_err().contains("--runs 10"), "{line}");
+        }
     }
 
     #[test]

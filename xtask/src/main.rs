@@ -7,13 +7,17 @@
 
 mod args;
 mod book;
+mod flaky;
 mod guard;
+mod load;
 mod mutants;
 mod programs;
+mod results;
 mod servers;
 mod stages;
 mod summary;
 mod tools;
+mod watch;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -33,6 +37,8 @@ fn main() -> ExitCode {
         Ok(Task::Mutants(options)) => mutants::run(&options),
         Ok(Task::Book) => book::make(),
         Ok(Task::Guard(orders)) => guard::obey(&orders),
+        Ok(Task::Watch(words)) => watch::run(&words),
+        Ok(Task::Load(words)) => load::run(&words),
         Err(mistake) => {
             eprintln!("xtask: {mistake}");
             // Not 1: a mistyped command and a failing test are different news to a script.
@@ -52,7 +58,14 @@ fn test(options: &TestOptions) -> ExitCode {
     let stages = stages::run_all(options, servers.all(), strict);
     // Before the summary: a server that resists being stopped must not have the last word on the terminal.
     let servers = servers.stop();
-    let report = summary::Report { stages: &stages, servers: &servers, strict, took: started.elapsed() };
+    let list = flaky::file();
+    let flaky: Vec<_> = stages
+        .iter()
+        .filter_map(|stage| stage.results.as_ref())
+        .flat_map(|results| flaky::note(&list, results))
+        .collect();
+    let took = started.elapsed();
+    let report = summary::Report { stages: &stages, servers: &servers, flaky: &flaky, strict, took };
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     print!("{}", report.render(colour));
     if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,7 +1,7 @@
 //! The stages of a test run: which ones, with which commands, and how they ended.
 //!
-//! A stage never stops the ones after it: whoever waits minutes for a run wants all the bad news at once. Deciding
-//! ([`plan`]) is kept apart from doing ([`run_all`]), so that the decisions can be tested without cargo.
+//! A failed stage does not stop the ones after it, so that one run reports everything. Deciding ([`plan`]) is kept apart
+//! from doing ([`run_all`]), so that the decisions can be tested without cargo.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,28 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::programs;
+use crate::load::Load;
+use crate::results::Results;
 use crate::servers::Server;
+use crate::{programs, tools, watch};
 
 /// Where tests read which servers they must do without.
 pub(crate) const MISSING: &str = "POSTHASTE_TEST_MISSING";
 
+/// After how many seconds the watchdog ends a test; nextest's own limits in `.config/nextest.toml` are longer.
+const DEADLINE: u32 = 330;
+/// The same under load.
+const DEADLINE_UNDER_LOAD: u32 = 1_750;
+/// The profile of nextest under load.
+const UNDER_LOAD: &str = "under-load";
+
 /// A stage that is over.
 pub(crate) struct Stage {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) outcome: Outcome,
     pub(crate) took: Duration,
+    /// What became of each test, if nextest ran them.
+    pub(crate) results: Option<Results>,
 }
 
 /// How a stage ended.
@@ -52,30 +63,44 @@ impl Tools {
 pub(crate) type Environment = Vec<(&'static str, Option<String>)>;
 
 /// A stage still to come: cargo's arguments, or the outcome that is already certain.
-type Planned = (&'static str, Result<Vec<OsString>, Outcome>);
+type Planned = (String, Result<Vec<OsString>, Outcome>);
 
 /// Runs all stages, one after the other, with the terminal as theirs.
 pub(crate) fn run_all(options: &TestOptions, servers: &[Server], strict: bool) -> Vec<Stage> {
     let mut environment = environment(servers, strict);
     // The servers are on this machine: thousands of handshakes would prove nothing, and take minutes.
     environment.push(("PGSSLMODE", Some("disable".to_owned())));
+    let deadline = if options.under_load { DEADLINE_UNDER_LOAD } else { DEADLINE };
+    environment.push((watch::DEADLINE, Some(deadline.to_string())));
+    let load = options.under_load.then(Load::start);
+    if let Some(Err(fault)) = &load {
+        return vec![Stage::certain("load", Outcome::Failed(fault.clone()))];
+    }
     plan(options, Tools::detect(), strict)
         .into_iter()
-        .map(|(name, work)| {
-            let started = Instant::now();
-            let outcome = match work {
-                Ok(arguments) => run(name, &arguments, &environment),
-                Err(outcome) => outcome,
-            };
-            Stage { name, outcome, took: started.elapsed() }
+        .map(|(name, work)| match work {
+            Ok(arguments) => run(name, &arguments, &environment, options),
+            Err(outcome) => Stage::certain(&name, outcome),
         })
         .collect()
 }
 
+impl Stage {
+    /// One that ended before it began.
+    fn certain(name: &str, outcome: Outcome) -> Self {
+        Self { name: name.to_owned(), outcome, took: Duration::ZERO, results: None }
+    }
+}
+
 fn plan(options: &TestOptions, tools: Tools, strict: bool) -> Vec<Planned> {
+    // Which option leaves out all but the tests, if one does.
+    let tests_alone =
+        [(options.fast, "--fast"), (options.only.is_some(), "--only"), (options.under_load, "--under-load")];
+    let tests_alone = tests_alone.into_iter().find(|(given, _)| *given).map(|(_, option)| option);
+    let skipped = |option: &str| Err(Outcome::Skipped(option.to_owned()));
     let lint = |installed: bool, component: &str, command: &str| {
-        if options.fast || options.no_lint {
-            Err(Outcome::Skipped(if options.fast { "--fast" } else { "--no-lint" }.to_owned()))
+        if let Some(option) = tests_alone.or(options.no_lint.then_some("--no-lint")) {
+            skipped(option)
         } else if installed {
             Ok(words(command))
         } else {
@@ -83,44 +108,61 @@ fn plan(options: &TestOptions, tools: Tools, strict: bool) -> Vec<Planned> {
             Err(if strict { Outcome::Failed(reason) } else { Outcome::Skipped(reason) })
         }
     };
-    let doc_tests = if options.fast {
-        Err(Outcome::Skipped("--fast".to_owned()))
-    } else {
-        Ok(words("test --doc --workspace --all-features"))
+    let doc_tests = match tests_alone {
+        Some(option) => skipped(option),
+        None => Ok(words("test --doc --workspace --all-features --no-fail-fast")),
     };
-    vec![
+    let runs = (1..=options.runs).map(|run| {
+        let name = if options.runs == 1 { "tests".to_owned() } else { format!("tests {run}") };
+        (name, tests(options, tools.nextest))
+    });
+    let clippy = "clippy --workspace --all-targets --all-features -- -D warnings";
+    [
         ("format", lint(tools.rustfmt, "rustfmt", "fmt --all --check")),
-        (
-            "clippy",
-            lint(tools.clippy, "clippy", "clippy --workspace --all-targets --all-features -- -D warnings"),
-        ),
-        ("tests", tests(options, tools.nextest)),
-        ("doc tests", doc_tests),
+        ("clippy", lint(tools.clippy, "clippy", clippy)),
     ]
+    .map(|(name, work)| (name.to_owned(), work))
+    .into_iter()
+    .chain(runs)
+    .chain([("doc tests".to_owned(), doc_tests)])
+    .collect()
 }
 
 fn tests(options: &TestOptions, nextest: bool) -> Result<Vec<OsString>, Outcome> {
     if nextest {
         let mut command = words("nextest run --workspace --all-features");
-        if options.fast {
-            command.extend(["-E".into(), "not test(slow)".into()]);
+        if options.under_load {
+            command.extend(["--profile", UNDER_LOAD].map(OsString::from));
+        }
+        let filter =
+            options.only.as_deref().map(only).or_else(|| options.fast.then(|| "not test(slow)".to_owned()));
+        if let Some(filter) = filter {
+            command.extend(["-E".into(), filter.into()]);
         }
         command.extend_from_slice(&options.extra);
         return Ok(command);
     }
-    if !options.extra.is_empty() {
+    if !options.extra.is_empty() || options.only.is_some() {
         // Running everything instead of the few tests that were asked for would be no kindness.
         return Err(Outcome::Failed(
-            "the arguments after `--` are for cargo-nextest, which is not installed; \
+            "--only and the arguments after `--` are for cargo-nextest, which is not installed; \
              `cargo install cargo-nextest --locked` adds it"
                 .to_owned(),
         ));
     }
-    let mut command = words("test --workspace --all-features --all-targets");
+    let mut command = words("test --workspace --all-features --all-targets --no-fail-fast");
     if options.fast {
         command.extend(words("-- --skip slow"));
     }
     Ok(command)
+}
+
+/// The filter for one test, named as nextest prints it: `<binary> <test>`, or by the test's name alone.
+fn only(name: &str) -> String {
+    match name.split_once(' ') {
+        Some((binary, test)) => format!("binary_id(={binary}) & test(={test})"),
+        None => format!("test(={name})"),
+    }
 }
 
 /// What the tests learn about the servers.
@@ -141,15 +183,42 @@ pub(crate) fn missing(servers: &[Server]) -> Option<String> {
     Some(keys.join(",")).filter(|keys| !keys.is_empty())
 }
 
-fn run(name: &str, arguments: &[OsString], environment: &Environment) -> Outcome {
+fn run(name: String, arguments: &[OsString], environment: &Environment, options: &TestOptions) -> Stage {
     println!("\n==> {name}: cargo {}", programs::spelled(arguments));
+    let started = Instant::now();
+    let is_nextest = arguments.first().is_some_and(|word| word == "nextest");
     let mut command = cargo();
     command.args(arguments).stdin(Stdio::inherit());
     set(&mut command, environment);
-    match command.status() {
+    if is_nextest {
+        watch_each_test(&mut command);
+        // What an earlier run left must not be taken for this one's.
+        let _ = std::fs::remove_file(report(options));
+    }
+    let outcome = match command.status() {
         Ok(status) if status.success() => Outcome::Passed,
         Ok(status) => Outcome::Failed(status.to_string()),
         Err(error) => Outcome::Failed(format!("cargo did not start: {error}")),
+    };
+    let results = std::fs::read_to_string(report(options)).ok().filter(|_| is_nextest);
+    Stage { name, outcome, took: started.elapsed(), results: results.as_deref().map(Results::parse) }
+}
+
+/// Where nextest leaves its report.
+fn report(options: &TestOptions) -> PathBuf {
+    let profile = if options.under_load { UNDER_LOAD } else { "default" };
+    tools::target().join("nextest").join(profile).join("junit.xml")
+}
+
+/// Makes nextest start each test beneath the watchdog.
+fn watch_each_test(command: &mut Command) {
+    let host = programs::answer(Command::new("rustc").arg("-vV")).ok();
+    let host = host.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("host: ")));
+    if let (Some(host), Ok(program)) = (host, std::env::current_exe()) {
+        // A list keeps a path with blanks in one piece; the variable for it would not.
+        command
+            .arg("--config")
+            .arg(format!("target.{host}.runner=[{:?}, \"watch\"]", program.display().to_string()));
     }
 }
 
@@ -204,6 +273,23 @@ mod tests {
     }
 
     #[test]
+    fn one_test_runs_alone_as_often_as_asked() {
+        let options = TestOptions {
+            only: Some("a::b c::d".to_owned()),
+            runs: 2,
+            under_load: true,
+            ..TestOptions::default()
+        };
+        let names: Vec<String> = plan(&options, ALL, false).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["format", "clippy", "tests 1", "tests 2", "doc tests"]);
+        let command =
+            "nextest run --workspace --all-features --profile under-load -E binary_id(=a::b) & test(=c::d)";
+        assert_eq!(planned("tests 2", &options, ALL, false).unwrap(), command);
+        assert_eq!(planned("clippy", &options, ALL, false), Err(Outcome::Skipped("--only".to_owned())));
+        assert_eq!(only("c::d"), "test(=c::d)");
+    }
+
+    #[test]
     fn an_absent_linter_is_skipped_by_people_and_failed_by_ci() {
         let bare = Tools { clippy: false, ..ALL };
         let options = TestOptions::default();
@@ -216,7 +302,7 @@ mod tests {
     fn without_nextest_cargo_runs_the_tests_unless_nextest_was_addressed() {
         let bare = Tools { nextest: false, ..ALL };
         let fast = TestOptions { fast: true, ..TestOptions::default() };
-        let command = "test --workspace --all-features --all-targets -- --skip slow";
+        let command = "test --workspace --all-features --all-targets --no-fail-fast -- --skip slow";
         assert_eq!(planned("tests", &fast, bare, false).unwrap(), command);
         let addressed = TestOptions { extra: words("--no-capture"), ..TestOptions::default() };
         assert!(matches!(planned("tests", &addressed, bare, false), Err(Outcome::Failed(_))));

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::results::{Results, Test};
 use crate::servers::Server;
 use crate::stages::{self, Outcome, Stage};
 
@@ -16,6 +17,8 @@ const YELLOW: &str = "33";
 pub(crate) struct Report<'a> {
     pub(crate) stages: &'a [Stage],
     pub(crate) servers: &'a [Server],
+    /// Tests that passed on the second try, and how often each was flaky before.
+    pub(crate) flaky: &'a [(Test, usize)],
     /// Whether a missing server fails the run, as it does under CI.
     pub(crate) strict: bool,
     pub(crate) took: Duration,
@@ -37,16 +40,18 @@ impl Report<'_> {
         let mut text = String::new();
         let verdict = if self.passed() { paint(GREEN, "passed") } else { paint(RED, "FAILED") };
         line(&mut text, format_args!("\nThe run {verdict} after {}.\n\nStages", seconds(self.took)));
-        for Stage { name, outcome, took } in self.stages {
+        for Stage { name, outcome, took, results } in self.stages {
             // Padded before it is painted: colour codes would count as width.
             let (word, remark) = match outcome {
                 Outcome::Passed => (paint(GREEN, "ok     "), ""),
                 Outcome::Failed(reason) => (paint(RED, "FAILED "), reason.as_str()),
                 Outcome::Skipped(reason) => (paint(YELLOW, "skipped"), reason.as_str()),
             };
-            let took = seconds(*took);
+            let counts = results.as_ref().map(counts);
+            let (took, remark) = (seconds(*took), counts.as_deref().unwrap_or(remark));
             line(&mut text, format_args!("  {word}  {name:<10}{took:>9}  {remark}"));
         }
+        self.tell_tests(&mut text, &paint);
         line(&mut text, format_args!("\nServers"));
         for Server { name, state, .. } in self.servers {
             match state {
@@ -64,6 +69,46 @@ impl Report<'_> {
         line(&mut text, format_args!("  {:<10}  bundled", "SQLite"));
         text
     }
+}
+
+impl Report<'_> {
+    /// The tests worth a look: those that failed, with the command that runs each alone; the flaky ones; the slowest.
+    fn tell_tests(&self, text: &mut String, paint: &dyn Fn(&str, &str) -> String) {
+        let results =
+            || self.stages.iter().filter_map(|stage| stage.results.as_ref().map(|results| (stage, results)));
+        for (stage, results) in results().filter(|(_, results)| !results.failed.is_empty()) {
+            line(text, format_args!("\nFailed in {}", stage.name));
+            for Test { name, reason } in &results.failed {
+                line(text, format_args!("  {}", paint(RED, name)));
+                line(text, format_args!("    {reason}\n    cargo xtask test --only {}", quoted(name)));
+            }
+        }
+        if !self.flaky.is_empty() {
+            line(text, format_args!("\nFlaky: failed, then passed on the second try"));
+        }
+        for (Test { name, reason }, before) in self.flaky {
+            let history =
+                if *before == 0 { String::new() } else { format!(" (flaky {before} times before)") };
+            line(text, format_args!("  {}{history}\n    {reason}", paint(YELLOW, name)));
+        }
+        if let [(_, results)] = results().collect::<Vec<_>>()[..]
+            && results.slowest.len() > 1
+        {
+            line(text, format_args!("\nSlowest tests"));
+            for (name, took) in &results.slowest {
+                line(text, format_args!("  {took:>7.1} s  {name}"));
+            }
+        }
+    }
+}
+
+fn counts(results: &Results) -> String {
+    let count = |number: usize, word: &str| match number {
+        0 => String::new(),
+        _ => format!(", {number} {word}"),
+    };
+    let (failed, flaky) = (count(results.failed.len(), "failed"), count(results.flaky.len(), "flaky"));
+    format!("{} passed{failed}{flaky}", results.passed)
 }
 
 /// The lines that point a developer's own test run at the servers.
@@ -119,26 +164,54 @@ mod tests {
     }
 
     fn stage(name: &'static str, outcome: Outcome) -> Stage {
-        Stage { name, outcome, took: Duration::from_millis(1250) }
+        Stage { name: name.to_owned(), outcome, took: Duration::from_millis(1250), results: None }
     }
 
     #[test]
     fn a_person_finds_every_stage_and_server() {
+        let test = |name: &str, reason: &str| Test { name: name.to_owned(), reason: reason.to_owned() };
+        let flaky = test("sqlx::stores claim", "main.rs:7:1: too slow");
+        let results = Results {
+            passed: 2_900,
+            failed: vec![test("sqlx::stores look::at", "look.rs:4:2: assertion failed: it holds")],
+            flaky: vec![flaky.clone()],
+            slowest: vec![("core a".to_owned(), 61.25), ("core b".to_owned(), 2.0)],
+            ..Results::default()
+        };
+        let tests = Stage {
+            results: Some(results),
+            ..stage("tests", Outcome::Failed("exit status: 100".to_owned()))
+        };
         let stages = [
             stage("format", Outcome::Passed),
             stage("clippy", Outcome::Failed("exit status: 101".to_owned())),
+            tests,
             stage("doc tests", Outcome::Skipped("--fast".to_owned())),
         ];
         let servers = [postgres("postgres://here"), no_mariadb()];
-        let report =
-            Report { stages: &stages, servers: &servers, strict: false, took: Duration::from_millis(94_040) };
+        let took = Duration::from_millis(94_040);
+        let report = Report { stages: &stages, servers: &servers, flaky: &[(flaky, 2)], strict: false, took };
         let expected = "
 The run FAILED after 94.0 s.
 
 Stages
   ok       format        1.2 s
   FAILED   clippy        1.2 s  exit status: 101
+  FAILED   tests         1.2 s  2900 passed, 1 failed, 1 flaky
   skipped  doc tests     1.2 s  --fast
+
+Failed in tests
+  sqlx::stores look::at
+    look.rs:4:2: assertion failed: it holds
+    cargo xtask test --only 'sqlx::stores look::at'
+
+Flaky: failed, then passed on the second try
+  sqlx::stores claim (flaky 2 times before)
+    main.rs:7:1: too slow
+
+Slowest tests
+     61.2 s  core a
+      2.0 s  core b
 
 Servers
   PostgreSQL  15.14       running on 127.0.0.1:5432
@@ -153,7 +226,8 @@ Servers
     #[test]
     fn a_missing_server_fails_the_run_under_ci_only() {
         let (stages, servers) = ([stage("tests", Outcome::Passed)], [no_mariadb()]);
-        let report = |strict| Report { stages: &stages, servers: &servers, strict, took: Duration::ZERO };
+        let report =
+            |strict| Report { stages: &stages, servers: &servers, flaky: &[], strict, took: Duration::ZERO };
         assert!(report(false).passed());
         assert!(!report(true).passed());
         assert!(report(true).render(false).contains("install it (fails the run, because CI=true)\n"));
