@@ -24,6 +24,11 @@ use crate::options::StoreOptions;
 /// How long a rest waits for connections that are on their way back to their pool, or in use.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How old a connection may become before it is replaced, so that servers can free what they keep for it.
+const MAX_AGE: Duration = Duration::from_secs(30 * 60);
+/// How long a connection may be idle before it is checked: a round trip before every statement would double the cost of each.
+const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+
 /// Whose statements a connection is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Whose {
@@ -58,11 +63,14 @@ impl<D: Dialect> Recipe<D> {
         let pool = PoolOptions::<D::Db>::new()
             .max_connections(most)
             .acquire_timeout(self.acquire_timeout)
+            // Without both of these the pool has no maintenance task, which can spin for ever: ADR 0028.
+            .idle_timeout(None)
+            .max_lifetime(None)
             .test_before_acquire(false)
-            // A round trip before every statement would double the cost of each; a connection that rested may be stale.
             .before_acquire(|connection, meta| {
                 Box::pin(async move {
-                    Ok(meta.idle_for < Duration::from_secs(1) || connection.ping().await.is_ok())
+                    let is_fresh = meta.age < MAX_AGE;
+                    Ok(is_fresh && (meta.idle_for < TRUSTED_IDLE || connection.ping().await.is_ok()))
                 })
             });
         match whose {
@@ -341,5 +349,27 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::{MySql, Postgres, Sqlite};
+
+    fn has_no_maintenance<D: Dialect>(url: &str) {
+        let recipe = Recipe::<D>::new(url.parse().expect("a URL"), &StoreOptions::new());
+        for whose in [Whose::Ours, Whose::Users] {
+            let (_, pool) = recipe.parts(whose);
+            assert_eq!((pool.get_idle_timeout(), pool.get_max_lifetime()), (None, None), "{url} {whose:?}");
+        }
+    }
+
+    /// The pool's maintenance task can spin for ever, and then the program never ends.
+    #[test]
+    fn pools_have_no_maintenance_task() {
+        has_no_maintenance::<Postgres>("postgres://127.0.0.1/x");
+        has_no_maintenance::<MySql>("mysql://127.0.0.1/x");
+        has_no_maintenance::<Sqlite>("sqlite://x.db");
     }
 }

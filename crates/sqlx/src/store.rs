@@ -151,6 +151,9 @@ impl<D: Dialect> SqlStore<D> {
     /// A store over a pool that you have already. Acks and renewals then wait for a connection behind your own queries,
     /// so prefer [`connect`](Self::connect) for workers. Transactions that the store opens for you are of that pool, too.
     /// The store never closes its idle connections.
+    ///
+    /// Set `idle_timeout(None)` and `max_lifetime(None)` on it: with either, sqlx 0.9 starts a maintenance task that in rare cases
+    /// spins for ever.
     pub fn from_pool(pool: Pool<D::Db>, options: &StoreOptions) -> Result<Self> {
         let naming = Self::checked(options)?;
         let endpoint = D::endpoint(&pool.connect_options());
