@@ -13,9 +13,13 @@ pub(crate) mod requeue;
 pub(crate) mod resume;
 pub(crate) mod show;
 pub(crate) mod status;
+#[cfg(feature = "relay")]
 pub(crate) mod tenants;
 pub(crate) mod top;
 pub(crate) mod why;
+
+#[cfg(not(feature = "relay"))]
+pub(crate) use crate::relay as tenants;
 
 use posthaste::{Error, ErrorKind, MessageId};
 

@@ -4,6 +4,7 @@
 //! promises against the tables, and fails if one did not hold.
 
 mod latency;
+mod next;
 mod screen;
 mod shop;
 
@@ -14,6 +15,7 @@ use posthaste::{Error, ErrorKind, Result, Shutdown, StoreAdmin as _, shutdown_si
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use self::next::{commands, quoted};
 use self::screen::{Screen, last_screen};
 use self::shop::Shop;
 use crate::exit::Exit;
@@ -88,7 +90,8 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
     }
     let stats = shop.store.stats().await?;
     let summary = shop.summary(&file.url(), &stats, broken);
-    output.answer(&summary, || last_screen(&summary, &file, args.clean));
+    let next = if args.clean { Vec::new() } else { commands(&file, shop.dead_letter().await?) };
+    output.answer(&summary, || last_screen(&summary, &next));
     let holds = summary.broken.is_empty();
     shop.store.close().await;
     if args.clean {
@@ -149,22 +152,37 @@ impl Place {
     }
 
     fn url(&self) -> String {
-        format!("sqlite:{}", self.path.display())
+        // The driver reads these as the end of the path, or as the beginning of an escape.
+        let path =
+            self.path.display().to_string().replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+        format!("sqlite:{path}")
     }
 
-    /// What deletes it.
+    /// The database's file, and those that SQLite keeps beside it while it is in use or after a crash.
+    fn files(&self) -> [PathBuf; 3] {
+        ["", "-wal", "-shm"].map(|end| {
+            let mut file = self.path.clone().into_os_string();
+            file.push(end);
+            file.into()
+        })
+    }
+
+    /// The command that deletes it.
     fn removal(&self) -> String {
         match &self.folder {
-            Some(folder) => format!("rm -r {}", folder.display()),
-            None => format!("rm {}", self.path.display()),
+            Some(folder) => format!("rm -r {}", quoted(&folder.display().to_string())),
+            None => {
+                let files = self.files().map(|file| quoted(&file.display().to_string()));
+                format!("rm -f {}", files.join(" "))
+            }
         }
     }
 
     fn remove(&self) {
         // What cannot be deleted is in the temporary folder, or where its user put it.
-        let _ = match &self.folder {
-            Some(folder) => std::fs::remove_dir_all(folder),
-            None => std::fs::remove_file(&self.path),
-        };
+        match &self.folder {
+            Some(folder) => drop(std::fs::remove_dir_all(folder)),
+            None => self.files().iter().for_each(|file| drop(std::fs::remove_file(file))),
+        }
     }
 }

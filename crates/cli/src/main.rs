@@ -3,9 +3,12 @@
 //! Here the command line is read and handed over; what failed becomes a line on the terminal and an exit code. Nothing is
 //! decided about messages: that is the library's.
 
+// Builds without some features leave helpers unused; the default build still finds them.
+#![cfg_attr(not(feature = "default"), allow(dead_code, unused_imports))]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks on its terminal")]
 
 mod args;
+mod brokers;
 mod change;
 mod client;
 mod commands;
@@ -14,7 +17,12 @@ mod demo;
 mod exit;
 mod filter;
 mod human;
+mod missing;
 mod output;
+#[cfg(feature = "relay")]
+mod relay;
+#[cfg(not(feature = "relay"))]
+#[path = "without_relay.rs"]
 mod relay;
 mod target;
 mod view;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use clap::Args;
-use posthaste::{Error, ErrorKind, MySqlStore, PgStore, Result, SqliteStore, StoreAdmin, StoreOptions};
+use posthaste::{Dialect, Error, ErrorKind, Result, Source, SqlStore, StoreAdmin, StoreOptions};
+
+use crate::missing::missing;
 
 /// Which store.
 #[derive(Clone, Debug, Args)]
@@ -36,33 +38,64 @@ pub(crate) trait AnyStore: StoreAdmin {
     async fn migrate(&self) -> Result<u32>;
 }
 
-macro_rules! any_store {
-    ($($store:ty),*) => {$(
-        #[async_trait]
-        impl AnyStore for $store {
-            async fn migrate(&self) -> Result<u32> {
-                <$store>::migrate(self).await
-            }
-        }
-    )*};
+#[async_trait]
+impl<D: Dialect> AnyStore for SqlStore<D> {
+    async fn migrate(&self) -> Result<u32> {
+        Self::migrate(self).await
+    }
 }
-any_store!(SqliteStore, PgStore, MySqlStore);
 
-/// The kinds of databases.
+/// The kinds of databases that this build knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sqlite,
+    #[cfg(feature = "postgres")]
     Postgres,
+    #[cfg(feature = "mysql")]
     MySql,
 }
+
+/// Does something that is written the same for every kind: inside `$work`, `$Database` is the description of a database of this
+/// kind, and `StoreOf<$Database>` its store.
+macro_rules! with_kind {
+    ($kind:expr, $Database:ident => $work:expr) => {
+        match $kind {
+            $crate::target::Kind::Sqlite => {
+                type $Database = posthaste::SqliteDatabase;
+                $work
+            }
+            #[cfg(feature = "postgres")]
+            $crate::target::Kind::Postgres => {
+                type $Database = posthaste::PgDatabase;
+                $work
+            }
+            #[cfg(feature = "mysql")]
+            $crate::target::Kind::MySql => {
+                type $Database = posthaste::MySqlDatabase;
+                $work
+            }
+        }
+    };
+}
+pub(crate) use with_kind;
+
+/// The store of a description of a database.
+pub(crate) type StoreOf<D> = <D as Source>::Store;
 
 impl Kind {
     /// What a URL's scheme says.
     pub(crate) fn of(url: &str) -> Result<Self> {
         match url.split_once(':') {
             Some(("sqlite", _)) => Ok(Self::Sqlite),
+            #[cfg(feature = "postgres")]
             Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => Ok(Self::Postgres),
+            #[cfg(feature = "mysql")]
             Some(("mysql" | "mariadb", rest)) if rest.starts_with("//") => Ok(Self::MySql),
+            // A build that has the feature has answered above.
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                Err(missing("PostgreSQL", "postgres"))
+            }
+            Some(("mysql" | "mariadb", rest)) if rest.starts_with("//") => Err(missing("MySQL", "mysql")),
             _ => Err(Error::new(ErrorKind::Configuration, "the store's URL has no scheme that is known")
                 .with_remedy("begin it with postgres://, mysql:// or sqlite:")),
         }
@@ -127,20 +160,12 @@ impl Target {
 
     async fn connect_to(&self, kind: Kind, url: &str) -> Result<Arc<dyn AnyStore>> {
         let options = self.options();
-        Ok(match kind {
-            Kind::Sqlite => Arc::new(SqliteStore::connect_with(url, &options).await?),
-            Kind::Postgres => Arc::new(PgStore::connect_with(url, &options).await?),
-            Kind::MySql => Arc::new(MySqlStore::connect_with(url, &options).await?),
-        })
+        with_kind!(kind, Database => Ok(Arc::new(StoreOf::<Database>::connect_with(url, &options).await?)))
     }
 
     /// The SQL that makes the tables.
     pub(crate) fn migration_sql(&self) -> Result<String> {
         let options = self.options();
-        match Kind::of(self.url()?)? {
-            Kind::Sqlite => SqliteStore::migration_sql(&options),
-            Kind::Postgres => PgStore::migration_sql(&options),
-            Kind::MySql => MySqlStore::migration_sql(&options),
-        }
+        with_kind!(Kind::of(self.url()?)?, Database => StoreOf::<Database>::migration_sql(&options))
     }
 }

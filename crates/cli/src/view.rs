@@ -9,7 +9,6 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use posthaste::{Count, HistoryEntry, Join, Pause, Record, Stats, Step};
 use serde::Serialize;
-use utoipa::ToSchema;
 
 /// A time as text: RFC 3339, in UTC, to the microsecond.
 pub(crate) fn time(time: SystemTime) -> String {
@@ -21,7 +20,8 @@ pub(crate) fn time(time: SystemTime) -> String {
 }
 
 /// A number of messages; `exact` is false for "at least so many".
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct CountView {
     pub(crate) value: u64,
     pub(crate) exact: bool,
@@ -34,7 +34,8 @@ impl From<Count> for CountView {
 }
 
 /// How a queue is.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct StatsView {
     /// Due, and waiting for a worker.
     pub(crate) ready: CountView,
@@ -55,7 +56,8 @@ pub(crate) struct StatsView {
 }
 
 /// How many messages of one topic are in one state.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct TopicView {
     pub(crate) topic: String,
     pub(crate) state: String,
@@ -83,7 +85,8 @@ impl From<&Stats> for StatsView {
 }
 
 /// A message, with everything that is stored about it.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct MessageView {
     pub(crate) id: String,
     pub(crate) topic: String,
@@ -125,7 +128,8 @@ pub(crate) struct MessageView {
 }
 
 /// What a message carries.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct ContentView {
     pub(crate) headers: std::collections::BTreeMap<String, String>,
     /// The payload as text, if it is UTF-8.
@@ -181,7 +185,8 @@ impl MessageView {
 }
 
 /// What an operator did to a message, and what it was like before.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct HistoryView {
     pub(crate) at: String,
     pub(crate) action: String,
@@ -207,7 +212,8 @@ impl From<&HistoryEntry> for HistoryView {
 }
 
 /// Topics that nobody claims until they are resumed.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct PauseView {
     pub(crate) topics: String,
     pub(crate) by: String,
@@ -227,7 +233,8 @@ impl From<&Pause> for PauseView {
 }
 
 /// A join, and its progress.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct JoinView {
     pub(crate) id: String,
     pub(crate) grouping_key: Option<String>,
@@ -259,7 +266,8 @@ impl From<&Join> for JoinView {
 }
 
 /// A step of a join.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct StepView {
     pub(crate) message: String,
     pub(crate) status: String,

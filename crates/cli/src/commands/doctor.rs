@@ -3,12 +3,11 @@
 //! It looks and changes nothing. What it finds dangerous is told by its exit code, too.
 
 use console::Style;
-use posthaste::nats::{NatsOptions, NatsSink};
-use posthaste::rabbitmq::RabbitServer;
-use posthaste::{Error, Finding, Result, Severity, Sink};
+use posthaste::{Error, Finding, Result, Severity};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::brokers;
 use crate::exit::Exit;
 use crate::human::{columns, printable};
 use crate::output::{Cell, Output, Table};
@@ -78,11 +77,15 @@ impl Args {
     /// The store, unless only brokers are named, and the brokers. What could not be looked at there is told, with the code that it
     /// would have ended with alone.
     async fn examine(&self, unreachable: &mut Option<Exit>) -> Result<Vec<Examined>> {
-        let mut or_unknown = |check, found: Result<Finding>| {
-            found.unwrap_or_else(|error| {
-                *unreachable = Some(Exit::of(&error));
-                unknown(check, &error)
-            })
+        let mut at_broker = |check: &'static str, flag: &str, names: &[String], found: brokers::Examined| {
+            let mut findings = none_named(check, flag, names);
+            for answer in found.answers {
+                findings.push(answer.unwrap_or_else(|error| {
+                    *unreachable = Some(Exit::of(&error));
+                    unknown(check, &error)
+                }));
+            }
+            Examined { place: found.place, findings }
         };
         let mut examined = Vec::new();
         if self.target.store.is_some() || (self.queues.is_empty() && self.streams.is_empty()) {
@@ -90,20 +93,12 @@ impl Args {
             examined.push(Examined { place: store.name(), findings: store.examine().await? });
         }
         if let Some(url) = &self.rabbitmq {
-            let server = RabbitServer::new(url)?;
-            let mut findings = none_named("queue", "--queue", &self.queues);
-            for queue in &self.queues {
-                findings.push(or_unknown("queue", server.examine_queue(queue).await));
-            }
-            examined.push(Examined { place: format!("rabbitmq {server}"), findings });
+            let found = brokers::rabbitmq::examine(url, &self.queues).await?;
+            examined.push(at_broker("queue", "--queue", &self.queues, found));
         }
         if let Some(url) = &self.nats {
-            let sink = NatsSink::new(NatsOptions::new(url)?);
-            let mut findings = none_named("stream", "--stream", &self.streams);
-            for stream in &self.streams {
-                findings.push(or_unknown("stream", sink.examine_stream(stream).await));
-            }
-            examined.push(Examined { place: Sink::name(&sink), findings });
+            let found = brokers::nats::examine(url, &self.streams).await?;
+            examined.push(at_broker("stream", "--stream", &self.streams, found));
         }
         Ok(examined)
     }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use console::{Style, Term, measure_text_width, truncate_str};
 use posthaste::{Result, StoreAdmin as _};
 
+use super::Summary;
 use super::latency::Percentiles;
+use super::next::Next;
 use super::shop::{SHELVES, Shop};
-use super::{Place, Summary};
 
 /// Where it is drawn.
 pub(super) struct Screen {
@@ -82,7 +83,7 @@ impl Screen {
         let title = if elapsed < length && !shop.is_closed() {
             format!("orders come in for {} s more; Ctrl-C ends it", (length - elapsed).as_secs() + 1)
         } else {
-            "no more orders; what is left is delivered".to_owned()
+            "no more orders; delivering the rest".to_owned()
         };
         let provider = if shop.provider_is_down() {
             Style::new().for_stderr().red().apply_to("down").to_string()
@@ -156,7 +157,7 @@ fn latency(percentiles: Option<Percentiles>) -> String {
 }
 
 /// What is left on the terminal: how it went, and what to try next.
-pub(super) fn last_screen(summary: &Summary, place: &Place, clean: bool) -> String {
+pub(super) fn last_screen(summary: &Summary, next: &[Next]) -> String {
     let bold = Style::new().bold();
     let Summary { orders, rolled_back, shipped, refused, delivered, retried, dead, .. } = summary;
     let mut text = String::new();
@@ -165,10 +166,7 @@ pub(super) fn last_screen(summary: &Summary, place: &Place, clean: bool) -> Stri
             writeln!(text, "  {}{}{said}", bold.apply_to(what), " ".repeat(11 - measure_text_width(what)));
     };
     line("orders", format!("{orders} placed, {rolled_back} rolled back with their messages"));
-    line(
-        "messages",
-        format!("{delivered} delivered, {retried} attempts failed and were repeated, {dead} dead"),
-    );
+    line("messages", format!("{delivered} delivered, {retried} failed attempts retried, {dead} dead"));
     line("ends", format!("{shipped} shipped, {refused} refused; each once, after all three of its steps"));
     line("speed", format!("commit to handler {}", latency(summary.hot_latency_ms)));
     if summary.broken.is_empty() {
@@ -179,21 +177,16 @@ pub(super) fn last_screen(summary: &Summary, place: &Place, clean: bool) -> Stri
         line("broken", Style::new().red().bold().apply_to(broken).to_string());
     }
     let _ = writeln!(text);
-    if clean {
-        let _ = writeln!(text, "Without --clean the database stays, for the other commands to look at.");
+    if next.is_empty() {
+        let _ = writeln!(
+            text,
+            "The database is deleted. Without --clean it stays, for the other commands to examine."
+        );
         return text;
     }
     let _ = writeln!(text, "{}", bold.apply_to("Try next"));
     let dim = Style::new().dim();
-    let url = place.url();
-    for (command, what) in [
-        (format!("export POSTHASTE_STORE={url}"), "the shop's database, for the commands below"),
-        ("posthaste list --state dead".to_owned(), "the dead letters"),
-        ("posthaste joins --status failed".to_owned(), "the orders that were refused"),
-        ("posthaste requeue --state dead --why 'new card'".to_owned(), "give them another chance"),
-        ("posthaste relay --from $POSTHASTE_STORE --to log:".to_owned(), "and let a relay deliver them"),
-        (place.removal(), "nothing else is left behind"),
-    ] {
+    for Next { command, what } in next {
         let _ = writeln!(text, "  {command}\n      {}", dim.apply_to(what));
     }
     text

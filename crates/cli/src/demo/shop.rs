@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use posthaste::{
-    Change, Delivery, Event, Filter, FixedDelay, HandlerError, HandlerResult, JoinId, JoinWait, NewJoin,
-    NewMessage, Outbox, Policy, Result, Shared, SqliteStore, Stats, StoreAdmin as _, Topics,
+    Change, Delivery, Event, Filter, FixedDelay, HandlerError, HandlerResult, JoinId, JoinWait, MessageId,
+    NewJoin, NewMessage, Outbox, Policy, Result, Shared, SqliteStore, State, Stats, StoreAdmin as _, Topics,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqlitePool;
@@ -129,7 +129,7 @@ async fn charge(order: Delivery<Charge>, Shared(desk): Shared<Desk>) -> HandlerR
     }
     if one_in(6) {
         Tally::add(&desk.tally.retried);
-        desk.tell(format!("order {}: payment failed, attempt {}; again soon", order.order, order.attempt()));
+        desk.tell(format!("order {}: payment failed, attempt {}; will retry", order.order, order.attempt()));
         return Err("the payment provider answered 500".into());
     }
     Tally::add(&desk.tally.handled);
@@ -145,7 +145,7 @@ async fn reserve(_order: Delivery<Reserve>, Shared(desk): Shared<Desk>) -> Handl
 async fn label(order: Delivery<Label>, Shared(desk): Shared<Desk>) -> HandlerResult {
     if one_in(15) {
         Tally::add(&desk.tally.retried);
-        desk.tell(format!("order {}: the label printer is jammed; again soon", order.order));
+        desk.tell(format!("order {}: the label printer is jammed; will retry", order.order));
         return Err("the label printer is jammed".into());
     }
     Tally::add(&desk.tally.handled);
@@ -189,7 +189,9 @@ async fn stock_is_counted(_counted: Delivery<Counted>, Shared(desk): Shared<Desk
 impl Shop {
     /// Opens the shop in this file, and begins with its stock-taking, which lasts for most of this time.
     pub(super) async fn open(file: &Path, length: Duration) -> Result<Self> {
-        let store = SqliteStore::open(file).await?;
+        let store = SqliteStore::open(file).await.map_err(|error| {
+            error.with_remedy("check that the folder exists and can be written to, or name another --file")
+        })?;
         store.migrate().await?;
         let pool = store.pool();
         let table =
@@ -249,7 +251,7 @@ impl Shop {
 
     fn is_down(&self, down: bool) {
         if self.desk.down.swap(down, Ordering::Relaxed) != down {
-            let state = if down { "is down: messages wait, and lose no attempt" } else { "is back" };
+            let state = if down { "is down: messages wait, and consume no attempts" } else { "is back" };
             self.desk.tell(format!("the payment provider {state}"));
         }
     }
@@ -314,6 +316,12 @@ impl Shop {
     /// How many shelves are counted.
     pub(super) async fn shelves_counted(&self) -> Result<u32> {
         Ok(self.store.join(self.stock_taking).await?.map_or(0, |join| join.completed_steps))
+    }
+
+    /// The first dead letter, if there is one.
+    pub(super) async fn dead_letter(&self) -> Result<Option<MessageId>> {
+        let dead = Filter { state: Some(State::Dead), ..Filter::default() };
+        Ok(self.store.list(&dead, None, 1).await?.records.first().map(|record| record.message.id))
     }
 
     /// Whether nothing is left to deliver.

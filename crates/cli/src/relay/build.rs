@@ -1,15 +1,19 @@
 //! From a configuration to what runs: stores, sinks, and the tenants that deliver from the ones to the others.
 
-use posthaste::nats::{NatsOptions, NatsSink};
-use posthaste::rabbitmq::{RabbitOptions, RabbitServer, RabbitSink};
-use posthaste::{
-    Error, ErrorKind, Finding, Guarded, LogSink, MySqlDatabase, NullSink, PgDatabase, Result, SinkOptions,
-    Source as _, SqliteDatabase, StoreOptions, Tenants,
-};
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+
 use std::sync::Arc;
 
+use posthaste::{
+    Error, ErrorKind, Finding, Guarded, LogSink, NullSink, Result, SinkOptions, Source as _, StoreOptions,
+    Tenants,
+};
+
 use super::config::{Config, Database, SinkConfig, SinkKind};
-use crate::target::{AnyStore, Kind};
+use crate::target::{AnyStore, with_kind};
 
 /// Up to how many databases each has connections to spare, and is listened to.
 const FEW: usize = 8;
@@ -38,11 +42,7 @@ fn options(database: &Database, of: usize) -> StoreOptions {
 /// The store of a database, with its type forgotten. Nothing is connected yet.
 pub(crate) fn store(database: &Database, of: usize) -> Result<Arc<dyn AnyStore>> {
     let (url, options) = (database.url.reveal(), options(database, of));
-    Ok(match database.kind {
-        Kind::Sqlite => Arc::new(SqliteDatabase::new(url)?.options(options).open()?),
-        Kind::Postgres => Arc::new(PgDatabase::new(url)?.options(options).open()?),
-        Kind::MySql => Arc::new(MySqlDatabase::new(url)?.options(options).open()?),
-    })
+    with_kind!(database.kind, Description => Ok(Arc::new(Description::new(url)?.options(options).open()?)))
 }
 
 /// Whether a database is described as it can be. Opening one takes a runtime, and connects to nothing.
@@ -61,8 +61,8 @@ pub(crate) fn guarded(sink: &SinkConfig) -> Result<Guarded> {
         options = options.deadline(deadline);
     }
     Ok(match sink.kind {
-        SinkKind::Rabbit => Guarded::with(rabbit(sink)?, options),
-        SinkKind::Nats => Guarded::with(nats(sink)?, options),
+        SinkKind::Rabbit => rabbitmq::guarded(sink, options)?,
+        SinkKind::Nats => nats::guarded(sink, options)?,
         SinkKind::Log => Guarded::with(LogSink, options),
         SinkKind::Null => Guarded::with(NullSink, options),
     })
@@ -70,68 +70,34 @@ pub(crate) fn guarded(sink: &SinkConfig) -> Result<Guarded> {
 
 /// Looks at the place where a sink's messages go, at the broker itself; none for sinks without one.
 pub(crate) async fn examine(sink: &SinkConfig) -> Result<Option<Finding>> {
-    let text = |key: &str| sink.texts.get(key).map(String::as_str);
-    match (sink.kind, text("stream")) {
-        (SinkKind::Rabbit, _) => {
-            rabbit_server(sink)?.examine_exchange(text("exchange").unwrap_or_default()).await.map(Some)
+    match sink.kind {
+        SinkKind::Rabbit => rabbitmq::examine(sink).await,
+        SinkKind::Nats => nats::examine(sink).await,
+        SinkKind::Log | SinkKind::Null => Ok(None),
+    }
+}
+
+/// Stands in for a broker that this build lacks.
+#[cfg(not(all(feature = "nats", feature = "rabbitmq")))]
+macro_rules! stand_in {
+    ($module:ident, $broker:literal) => {
+        mod $module {
+            use super::{Finding, Guarded, Result, SinkConfig, SinkOptions};
+
+            pub(super) fn guarded(_: &SinkConfig, _: SinkOptions) -> Result<Guarded> {
+                Err(crate::missing::missing($broker, stringify!($module)))
+            }
+
+            pub(super) async fn examine(_: &SinkConfig) -> Result<Option<Finding>> {
+                Err(crate::missing::missing($broker, stringify!($module)))
+            }
         }
-        (SinkKind::Nats, Some(stream)) => nats(sink)?.examine_stream(stream).await.map(Some),
-        _ => Ok(None),
-    }
+    };
 }
-
-fn rabbit_server(sink: &SinkConfig) -> Result<RabbitServer> {
-    let text = |key: &str| sink.texts.get(key);
-    let mut server = RabbitServer::new(sink.url.reveal())?.connect_timeout(sink.connect_timeout);
-    if let Some(file) = text("ca_file") {
-        server = server.ca(pem(file)?)?;
-    }
-    if let Some((chain, key)) = certificate(sink)? {
-        server = server.client_certificate(pem(chain)?, pem(key)?)?;
-    }
-    Ok(server)
-}
-
-fn rabbit(sink: &SinkConfig) -> Result<RabbitSink> {
-    let text = |key: &str| sink.texts.get(key);
-    let exchange = text("exchange").map_or("", String::as_str);
-    let mut options = RabbitOptions::to(rabbit_server(sink)?, exchange);
-    if let Some(window) = sink.window {
-        options = options.window(window);
-    }
-    if let Some(bytes) = sink.max_message_bytes {
-        options = options.max_message_bytes(bytes);
-    }
-    if let Some(source) = text("source") {
-        options = options.source(source);
-    }
-    RabbitSink::new(options)
-}
-
-fn nats(sink: &SinkConfig) -> Result<NatsSink> {
-    let text = |key: &str| sink.texts.get(key);
-    let mut options = NatsOptions::new(sink.url.reveal())?.connect_timeout(sink.connect_timeout)?;
-    if let Some(file) = text("ca_file") {
-        options = options.ca_file(file);
-    }
-    if let Some((chain, key)) = certificate(sink)? {
-        options = options.client_certificate(chain, key);
-    }
-    if let Some(file) = text("credentials_file") {
-        options = options.credentials_file(file);
-    }
-    let mut nats = NatsSink::new(options);
-    if let Some(stream) = text("stream") {
-        nats = nats.stream(stream)?;
-    }
-    if let Some(prefix) = text("prefix") {
-        nats = nats.subject_prefix(prefix)?;
-    }
-    if let Some(source) = text("source") {
-        nats = nats.source(source)?;
-    }
-    Ok(nats)
-}
+#[cfg(not(feature = "nats"))]
+stand_in!(nats, "NATS");
+#[cfg(not(feature = "rabbitmq"))]
+stand_in!(rabbitmq, "RabbitMQ");
 
 /// The files of a certificate and of its key: both, or none.
 fn certificate(sink: &SinkConfig) -> Result<Option<(&str, &str)>> {
@@ -143,24 +109,14 @@ fn certificate(sink: &SinkConfig) -> Result<Option<(&str, &str)>> {
     }
 }
 
-fn pem(file: &str) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|error| {
-        Error::new(ErrorKind::Configuration, format!("a file of certificates cannot be read: {error}"))
-            .with_context("file", file)
-    })
-}
-
 /// The tenants and their sinks, ready to run.
 pub(crate) async fn tenants(config: &Config) -> Result<(Tenants, Vec<Guarded>)> {
     let mut builder = Tenants::builder().worker(&config.name).settings(config.settings.clone());
     let of = config.databases.len();
     for database in &config.databases {
         let (name, url, options) = (database.name.as_str(), database.url.reveal(), options(database, of));
-        builder = match database.kind {
-            Kind::Sqlite => builder.tenant(name, SqliteDatabase::new(url)?.options(options)),
-            Kind::Postgres => builder.tenant(name, PgDatabase::new(url)?.options(options)),
-            Kind::MySql => builder.tenant(name, MySqlDatabase::new(url)?.options(options)),
-        };
+        builder = with_kind!(database.kind, Description => builder
+            .tenant(name, Description::new(url)?.options(options)));
     }
     let mut sinks = Vec::new();
     for sink in &config.sinks {

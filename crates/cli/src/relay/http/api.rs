@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Json, Router};
-use posthaste::{Enqueued, MySqlStore, NewMessage, PgStore, Result, SqliteStore, TenantState};
+use posthaste::{Enqueued, NewMessage, Result, TenantState};
 use serde::Serialize;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
@@ -115,20 +115,10 @@ pub(super) fn kind_of(generation: &Generation, database: &str) -> Result<Kind, R
 /// Does something with the outbox of a database, whatever its kind.
 macro_rules! with_outbox {
     ($generation:expr, $kind:expr, $database:expr, |$outbox:ident| $work:expr) => {
-        match $kind {
-            $crate::target::Kind::Sqlite => {
-                let $outbox = $generation.tenants.outbox::<posthaste::SqliteStore>($database).await?;
-                $work
-            }
-            $crate::target::Kind::Postgres => {
-                let $outbox = $generation.tenants.outbox::<posthaste::PgStore>($database).await?;
-                $work
-            }
-            $crate::target::Kind::MySql => {
-                let $outbox = $generation.tenants.outbox::<posthaste::MySqlStore>($database).await?;
-                $work
-            }
-        }
+        $crate::target::with_kind!($kind, Description => {
+            let $outbox = $generation.tenants.outbox::<$crate::target::StoreOf<Description>>($database).await?;
+            $work
+        })
     };
 }
 pub(super) use with_outbox;
@@ -140,11 +130,7 @@ pub(super) async fn enqueue(
     database: &str,
     messages: Vec<NewMessage>,
 ) -> Result<Vec<Enqueued>> {
-    match kind {
-        Kind::Sqlite => generation.tenants.outbox::<SqliteStore>(database).await?.enqueue_all(messages).await,
-        Kind::Postgres => generation.tenants.outbox::<PgStore>(database).await?.enqueue_all(messages).await,
-        Kind::MySql => generation.tenants.outbox::<MySqlStore>(database).await?.enqueue_all(messages).await,
-    }
+    with_outbox!(generation, kind, database, |outbox| outbox.enqueue_all(messages).await)
 }
 
 /// How the relay is.
