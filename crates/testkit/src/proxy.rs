@@ -120,9 +120,11 @@ async fn connect(client: TcpStream, upstream: SocketAddr, control: Arc<Control>)
     let up = pump(from_client, to_server, link.clone(), Direction::Up);
     let down = pump(from_server, to_client, link.clone(), Direction::Down);
     tokio::select! {
-        _ = async { tokio::join!(up, down) } => {}
+        // A cut comes first: what is held up when it is cut does not pass when the mode changes right afterwards.
+        biased;
         _ = cuts.changed() => {}
         _ = cut.changed() => {}
+        _ = async { tokio::join!(up, down) } => {}
     }
     // Both directions are dropped here, and so is the connection.
 }

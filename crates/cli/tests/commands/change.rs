@@ -125,7 +125,7 @@ async fn an_interrupt_ends_it_between_two_calls(place: &Place) {
         args.extend(["--schema", schema]);
     }
     let child = command(&args).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while count_of(place, "dead").await == 3 {
         assert!(Instant::now() < deadline, "nothing was requeued");
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -28,6 +28,11 @@ enum Kind {
     Postgres(PgStore, String),
 }
 
+/// Options with patience: the tests are about what happens, not about how soon on a busy machine.
+fn patient() -> StoreOptions {
+    StoreOptions::new().acquire_timeout(Duration::from_secs(120))
+}
+
 pub(crate) fn unique() -> String {
     let random = Uuid::now_v7().simple().to_string();
     format!("c{}{}", &random[4..12], &random[20..])
@@ -37,7 +42,7 @@ impl Place {
     pub(crate) async fn sqlite() -> Option<Self> {
         let folder = TempDir::new().unwrap();
         let url = format!("sqlite://{}?mode=rwc", folder.path().join("outbox.db").display());
-        let store = SqliteStore::connect_with(&url, &StoreOptions::new()).await.unwrap();
+        let store = SqliteStore::connect_with(&url, &patient()).await.unwrap();
         store.migrate().await.unwrap();
         Some(Self {
             store: Arc::new(store.clone()),
@@ -54,8 +59,7 @@ impl Place {
             return None;
         };
         let schema = unique();
-        let store =
-            PgStore::connect_with(&url, &StoreOptions::new().schema(&schema).listen(false)).await.unwrap();
+        let store = PgStore::connect_with(&url, &patient().schema(&schema).listen(false)).await.unwrap();
         store.migrate().await.unwrap();
         let args = vec!["--schema".to_owned(), schema.clone()];
         Some(Self { store: Arc::new(store.clone()), url, args, kind: Kind::Postgres(store, schema) })
@@ -244,11 +248,11 @@ pub(crate) fn posthaste(args: &[&str], input: &str) -> Ran {
     Ran::new(&child.wait_with_output().unwrap())
 }
 
-/// Waits until something holds, for ten seconds at most.
+/// Waits until something holds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !holds() {
-        assert!(Instant::now() < deadline, "{what} within ten seconds");
+        assert!(Instant::now() < deadline, "{what} within two minutes");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

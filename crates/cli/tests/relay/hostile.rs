@@ -83,7 +83,7 @@ async fn bodies_that_are_none_are_refused_in_the_one_shape() {
 
 #[tokio::test]
 async fn slow_clients_are_cut_and_others_are_answered() {
-    let scene = Scene::small("[http]\ndeadline = \"1s\"\n").await;
+    let scene = Scene::small("[http]\ndeadline = \"10s\"\n").await;
     let relay = scene.start().await;
     let mut half = Vec::new();
     for i in 0..200 {
@@ -98,7 +98,7 @@ async fn slow_clients_are_cut_and_others_are_answered() {
     }
     let begin = Instant::now();
     assert_eq!(relay.get("/v1/status").await.status, 200);
-    assert!(begin.elapsed() < Duration::from_secs(5), "others are answered meanwhile");
+    assert!(begin.elapsed() < Duration::from_secs(8), "others are answered before those are cut");
     for mut stream in half {
         let mut answer = Vec::new();
         let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
@@ -127,10 +127,10 @@ async fn whoever_asks_too_often_is_told_to_wait() {
     let scene = access::scene("rate = 5").await;
     let relay = scene.start().await;
     let token = format!("Bearer {VIEWER}");
-    let mut statuses = Vec::new();
-    for _ in 0..40 {
-        statuses.push(relay.call("GET", "/v1/databases/shop/pauses", &[("authorization", &token)], "").await);
-    }
+    let headers = [("authorization", token.as_str())];
+    let calls = (0..40).map(|_| relay.call("GET", "/v1/databases/shop/pauses", &headers, ""));
+    // All at once: a slow machine would answer them in the time that they may take one after the other.
+    let statuses = futures_util::future::join_all(calls).await;
     let refused =
         statuses.iter().find(|answer| answer.status == 429).expect("40 requests are more than 5 a second");
     assert!(refused.refused(429).head.contains("retry-after: 1"), "{refused:?}");

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 /// How long anything that must come may take.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_posthaste");
 
 /// Waits until it is so.
@@ -252,15 +252,22 @@ pub struct Base {
 impl Base {
     pub async fn postgres(url: &str) -> Self {
         let schema = unique("relay");
-        let store =
-            PgStore::connect_with(url, &StoreOptions::new().schema(&schema).listen(false)).await.unwrap();
+        let store = PgStore::connect_with(
+            url,
+            &StoreOptions::new().acquire_timeout(PATIENCE).schema(&schema).listen(false),
+        )
+        .await
+        .unwrap();
         store.migrate().await.unwrap();
         Self { section: format!("url = \"{url}\"\nschema = \"{schema}\"\n"), store: Arc::new(store) }
     }
 
     pub async fn mysql(url: &str) -> Self {
         let prefix = format!("{}_", unique("r"));
-        let store = MySqlStore::connect_with(url, &StoreOptions::new().prefix(&prefix)).await.unwrap();
+        let store =
+            MySqlStore::connect_with(url, &StoreOptions::new().acquire_timeout(PATIENCE).prefix(&prefix))
+                .await
+                .unwrap();
         store.migrate().await.unwrap();
         Self { section: format!("url = \"{url}\"\nprefix = \"{prefix}\"\n"), store: Arc::new(store) }
     }

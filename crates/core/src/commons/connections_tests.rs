@@ -132,7 +132,7 @@ async fn waiting(commons: &Arc<Commons>, place: u64) -> tokio::task::JoinHandle<
 
 /// What it waited for.
 async fn served(waiting: tokio::task::JoinHandle<Permit>) -> Permit {
-    tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it is served").unwrap()
+    tokio::time::timeout(Duration::from_secs(120), waiting).await.expect("it is served").unwrap()
 }
 
 /// Whoever gives up while he waits is not in the way of the next.

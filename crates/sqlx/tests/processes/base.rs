@@ -12,6 +12,7 @@ use posthaste_sqlx::{MySql, Postgres, Sqlite, StoreOptions};
 use sqlx_core::pool::{Pool, PoolOptions};
 use sqlx_sqlite::{SqliteConnectOptions, SqliteSynchronous};
 
+use crate::case::PATIENCE;
 use crate::fixture::Backend;
 
 /// A database that processes are tested on.
@@ -29,7 +30,7 @@ pub trait Base: Backend {
 
     /// The options of a store at this URL.
     fn options(_url: &str) -> StoreOptions {
-        StoreOptions::new().max_connections(4)
+        StoreOptions::new().max_connections(4).acquire_timeout(PATIENCE)
     }
 
     /// The URL under which a worker of this case is known to the server.
@@ -49,6 +50,18 @@ pub trait Base: Backend {
         format!("{} where state = 1 and worker like '{process}-%'", Self::TABLE)
     }
 
+    /// The statement that lets the leases of a process run out.
+    fn run_out(process: &str) -> String {
+        let earlier = Self::earlier("leased_until", Duration::from_secs(24 * 3_600));
+        let lease = |table: &str, and: &str| {
+            let past = format!("update {table} set leased_until = {earlier}");
+            format!("{past} where worker like '{process}-%' and leased_until is not null{and}")
+        };
+        let own = Self::OWN_TIMES.iter().filter(|(table, _)| *table == "lease");
+        let own = own.map(|(table, _)| lease(&format!("{}_{table}", Self::TABLE), ""));
+        own.chain([lease(Self::TABLE, " and state = 1")]).collect::<Vec<_>>().join("; ")
+    }
+
     /// Fills the outbox with so many ready messages of this topic, in one statement.
     fn fill(topic: &str, count: u32) -> String;
 }
@@ -58,7 +71,7 @@ const FILLED: &str = "message_id, created_at, due_at, epoch, attempts, lease_los
                       topic, payload, content_type";
 
 fn pool_options<Db: sqlx_core::database::Database>(most: u32) -> PoolOptions<Db> {
-    PoolOptions::new().max_connections(most).acquire_timeout(Duration::from_secs(10))
+    PoolOptions::new().max_connections(most).acquire_timeout(PATIENCE)
 }
 
 #[async_trait]
@@ -72,7 +85,7 @@ impl Base for Postgres {
     }
 
     fn options(url: &str) -> StoreOptions {
-        StoreOptions::new().max_connections(4).schema(schema_of(url))
+        StoreOptions::new().max_connections(4).acquire_timeout(PATIENCE).schema(schema_of(url))
     }
 
     fn as_program(url: &str, name: &str) -> String {
@@ -157,7 +170,7 @@ impl Base for Sqlite {
     async fn pool(url: &str, most: u32) -> Result<Pool<Self::Db>, sqlx_core::Error> {
         let options = SqliteConnectOptions::from_str(url)?
             .synchronous(SqliteSynchronous::Normal)
-            .busy_timeout(Duration::from_secs(10));
+            .busy_timeout(PATIENCE);
         pool_options(most).connect_with(options).await
     }
 

@@ -5,6 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
+use std::sync::Mutex;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,11 @@ use crate::worker::Orders;
 /// How many handlers a worker process of these tests runs at a time.
 pub const CONCURRENCY: u64 = 8;
 
+/// How long something may take that must come, on a machine that is slow and busy with other things.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The grace of a shutdown. No handler takes nearly as long, so a worker that is told to stop ends before.
+pub const GRACE: Duration = Duration::from_secs(90);
+
 /// A database, and the journal in it.
 pub struct Case<D: Base> {
     pub url: String,
@@ -33,6 +39,8 @@ pub struct Case<D: Base> {
     pub journal: Journal<D>,
     /// What its workers are told unless a case says otherwise.
     orders: Orders,
+    /// The processes that have died with their leases.
+    gone: Mutex<Vec<String>>,
 }
 
 /// Runs a case and takes its database back, whatever comes of it.
@@ -62,12 +70,22 @@ pub async fn caught<T>(future: impl Future<Output = T>) -> std::thread::Result<T
     .await
 }
 
-/// Settings of W-S: a lease of two seconds, reaped every second.
+/// How many outcomes a settlement has at most.
+pub const SETTLE_BATCH: u64 = 8;
+
+/// Settings of W-S: leases are reaped every second, but last longer than any case. So nothing loses one because the machine is
+/// slow; a case whose workers die lets theirs run out.
 pub fn settings() -> Value {
     json!({
-        "workers": CONCURRENCY, "lease": "2s", "reap": "1s", "retry_base": "50ms", "retry_max": "1s",
-        "poll_ceiling": "200ms", "shutdown_grace": "5s", "cancel_grace": "500ms", "stats": "off",
+        "workers": CONCURRENCY, "lease": "10m", "reap": "1s", "retry_base": "50ms", "retry_max": "1s",
+        "poll_ceiling": "200ms", "shutdown_grace": format!("{}s", GRACE.as_secs()), "cancel_grace": "500ms",
+        "stats": "off", "settle_batch": SETTLE_BATCH,
     })
+}
+
+/// Settings with which a claim whose answer was lost comes back in time.
+pub fn short_lease(orders: &mut Orders) {
+    orders.settings = settings_with(&json!({ "lease": "10s" }));
 }
 
 /// The same with some of them changed.
@@ -94,9 +112,10 @@ impl<D: Base> Case<D> {
             settings: settings(),
             hot_pause_ms: None,
             work_ms: 80,
+            guilty_ms: None,
             silent: false,
         };
-        Self { url: url.to_owned(), store, users, journal, orders }
+        Self { url: url.to_owned(), store, users, journal, orders, gone: Mutex::default() }
     }
 
     /// Lets go of the database.
@@ -140,7 +159,7 @@ impl<D: Base> Case<D> {
     pub async fn are_working(&self, workers: &[&Worker]) {
         for worker in workers {
             let begun = async || self.journal.begun(&worker.name).await.is_ok_and(|begun| begun > 0);
-            eventually("a worker delivers", Duration::from_secs(10), begun).await;
+            eventually("a worker delivers", begun).await;
         }
     }
 
@@ -162,10 +181,29 @@ impl<D: Base> Case<D> {
         cut.len()
     }
 
+    /// A process has died: lets its leases run out, without waiting for them.
+    pub async fn died(&self, process: &str) {
+        self.gone.lock().unwrap().push(process.to_owned());
+        self.run_out().await;
+    }
+
+    /// Lets the leases of all that have died run out. Their last claim may take place after their death, so this is repeated.
+    pub async fn run_out(&self) {
+        let gone = self.gone.lock().unwrap().clone();
+        for process in gone {
+            if self.journal.leased(&process).await.is_ok_and(|leased| leased > 0) {
+                let mut connection = self.users.acquire().await.unwrap();
+                // One that deadlocks with a worker is repeated, too.
+                let _ = D::run(&mut connection, D::run_out(&process)).await;
+            }
+        }
+    }
+
     /// Waits until nothing is ready or leased, and answers how long that took.
-    pub async fn drained(&self, most: Duration) -> Duration {
-        let begun = Instant::now();
+    pub async fn drained(&self) -> Duration {
+        let (begun, most) = (Instant::now(), PATIENCE);
         while !self.journal.backlog().await.is_ok_and(|backlog| backlog == 0) {
+            self.run_out().await;
             if begun.elapsed() > most {
                 let left = format!(
                     "select concat_ws(' ', count(*), 'in state', state, 'with', lease_losses, 'lost leases') \
@@ -202,16 +240,17 @@ pub fn allowed() -> Allowed {
         ("flaky", End { dead: None, attempts: 1, lease_losses: None, error: "" }),
         ("doomed", End { dead: Some(4), attempts: 0, lease_losses: None, error: "never" }),
     ];
-    // Handlers take 80 ms, and settlements are 50 ms apart: in that time no more than these can finish, and as many again
-    // while a settlement is under way on a slow machine.
-    Allowed { concurrency: CONCURRENCY, unsettled: 2 * CONCURRENCY, ends: ends.into(), ..Allowed::default() }
+    // However slow a settlement is: no handler starts while a batch is gathered, one more batch may be under way, and those that
+    // run may still finish.
+    let unsettled = 2 * SETTLE_BATCH + CONCURRENCY;
+    Allowed { concurrency: CONCURRENCY, unsettled, ends: ends.into(), ..Allowed::default() }
 }
 
 /// Waits for a condition.
-pub async fn eventually(what: &str, most: Duration, condition: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + most;
+pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
     while !condition().await {
-        assert!(Instant::now() < deadline, "waited {most:?} in vain: {what}");
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -35,7 +35,7 @@ async fn slow_claims_that_a_crash_forgets() {
     };
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
     let answers = async || Postgres::pool(&url, 1).await.is_ok();
-    eventually("the server answers", Duration::from_secs(15), answers).await;
+    eventually("the server answers", answers).await;
     let users = Postgres::pool(&url, 1).await.unwrap();
     let mut connection = users.acquire().await.unwrap();
     // Nobody but whoever commits brings the log to disk.
@@ -50,7 +50,7 @@ async fn slow_claims_that_a_crash_forgets() {
     drop(connection);
     users.close().await;
     server.restart(server.recipe().fast).await;
-    eventually("the server answers again", Duration::from_secs(15), answers).await;
+    eventually("the server answers again", answers).await;
 
     let store = PgStore::connect(&url).await.unwrap();
     store.migrate().await.unwrap();
@@ -65,9 +65,9 @@ async fn slow_claims_that_a_crash_forgets() {
     assert_eq!(on_disk().await, ["false"], "what was claimed is not");
 
     server.restart(server.recipe().immediate).await;
-    eventually("the server answers after the crash", Duration::from_secs(15), answers).await;
+    eventually("the server answers after the crash", answers).await;
     let held = OnceCell::new();
-    eventually("the store has connections again", Duration::from_secs(15), async || {
+    eventually("the store has connections again", async || {
         claim(&store, "b").await.is_ok_and(|claimed| held.set(claimed).is_ok())
     })
     .await;

@@ -21,12 +21,11 @@ use posthaste_testkit::{Effects, Mode, Proxy};
 use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
-use crate::case::{Case, on};
+use crate::case::{Case, PATIENCE, on};
 use crate::fixture::{Backend as _, Connection, in_the_clear};
 
 const MESSAGES: usize = 30;
 const CONSUMER: &str = "stock";
-const PATIENCE: Duration = Duration::from_secs(30);
 
 on! {
     postgres: slow_after_the_row = super::after_the_row, slow_after_the_effect = super::after_the_effect,

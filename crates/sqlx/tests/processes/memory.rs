@@ -22,10 +22,10 @@ async fn million<D: Base>(case: &Case<D>) {
     case.publish(&["work"]).await;
     let mut worker = case.worker_with("a0", |orders| {
         orders.settings = settings_with(&json!({
-            "workers": WORKERS, "cold_capacity": COLD_CAPACITY, "handler_timeout": "1h", "lease": "30s",
+            "workers": WORKERS, "cold_capacity": COLD_CAPACITY, "handler_timeout": "1h",
         }));
     });
-    case.drained(Duration::from_secs(10)).await;
+    case.drained().await;
     let before = worker.resident_kib();
     let begun = Instant::now();
     let mut connection = case.users.acquire().await.unwrap();
@@ -37,7 +37,7 @@ async fn million<D: Base>(case: &Case<D>) {
         let done = format!("{} where state = 2", D::TABLE);
         case.journal.number("count(*)", &done).await.is_ok_and(|done| done > 2_000)
     };
-    eventually("the handlers block", Duration::from_secs(15), begun_to_block).await;
+    eventually("the handlers block", begun_to_block).await;
     let (mut most_kib, mut most_leased) = (0, 0);
     // Some claims' worth of time, in which it could take more than it should.
     let until = Instant::now() + Duration::from_secs(2);

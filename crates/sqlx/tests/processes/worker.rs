@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use posthaste_core::{
-    HandlerError, HandlerResult, Message, NewMessage, Outbox, Settings, Shared, handled, shutdown_signal,
+    HandlerError, HandlerResult, Message, NewMessage, Outbox, Policy, Settings, Shared, Topics, handled,
+    shutdown_signal,
 };
 use posthaste_sqlx::{MySql, Postgres, SqlStore, Sqlite};
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,8 @@ pub struct Orders {
     pub hot_pause_ms: Option<u64>,
     /// How long a handler takes.
     pub work_ms: u64,
+    /// How long handlers may take that never end; none means as long as all others.
+    pub guilty_ms: Option<u64>,
     /// Whether its last words are of no interest.
     pub silent: bool,
 }
@@ -89,7 +92,12 @@ async fn serve<D: Base>(orders: Orders) {
         work: Duration::from_millis(orders.work_ms),
         quick: Arc::default(),
     };
-    let outbox = Outbox::builder(store.clone())
+    let mut builder = Outbox::builder(store.clone());
+    if let Some(most) = orders.guilty_ms {
+        let guilty = Topics::of(["pending", "deaf", "loop"]).unwrap();
+        builder = builder.policy(guilty, Policy::new().timeout(Duration::from_millis(most)));
+    }
+    let outbox = builder
         .settings(settings)
         .worker(orders.name)
         .share(desk)

@@ -24,6 +24,14 @@ pub type PgFixture = SqlFixture<Postgres>;
 pub type MySqlFixture = SqlFixture<MySql>;
 pub type SqliteFixture = SqlFixture<Sqlite>;
 
+/// How long a store waits for a connection: the tests are about what happens, not about how soon on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Options as they are by default, with patience.
+fn patient() -> StoreOptions {
+    StoreOptions::new().acquire_timeout(PATIENCE)
+}
+
 pub type Connection<D> = <<D as Dialect>::Db as Database>::Connection;
 
 /// What the tests need of a database beyond its store.
@@ -111,7 +119,8 @@ impl<D: Backend> SqlFixture<D> {
                 D::NAME
             )
         });
-        let users = PoolOptions::new().max_connections(12).connect(&url).await.unwrap();
+        let users =
+            PoolOptions::new().max_connections(12).acquire_timeout(PATIENCE).connect(&url).await.unwrap();
         Self { store, url, options, users, room, dialect: PhantomData }
     }
 
@@ -259,7 +268,7 @@ impl Backend for Postgres {
         let schema = unique();
         let url = url_of(Self::NAME, "postgres://postgres@127.0.0.1:5432/test");
         let separator = if url.contains('?') { '&' } else { '?' };
-        (format!("{url}{separator}{PG_SCHEMA}{schema}"), StoreOptions::new().schema(schema), None)
+        (format!("{url}{separator}{PG_SCHEMA}{schema}"), patient().schema(schema), None)
     }
 
     async fn take_back(url: &str, _options: &StoreOptions) {
@@ -311,7 +320,7 @@ impl Backend for MySql {
         let create = format!("create database {database} character set latin1");
         Self::run(&mut connection, create).await.unwrap();
         let (base, _) = server.rsplit_once('/').unwrap();
-        (format!("{base}/{database}"), StoreOptions::new(), None)
+        (format!("{base}/{database}"), patient(), None)
     }
 
     async fn take_back(url: &str, _options: &StoreOptions) {
@@ -352,7 +361,7 @@ impl Backend for Sqlite {
     async fn make_room() -> (String, StoreOptions, Option<TempDir>) {
         let folder = TempDir::new().unwrap();
         let url = format!("sqlite://{}?mode=rwc", folder.path().join("outbox.db").display());
-        (url, StoreOptions::new(), Some(folder))
+        (url, patient(), Some(folder))
     }
 
     async fn take_back(_url: &str, _options: &StoreOptions) {}

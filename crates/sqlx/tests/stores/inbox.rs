@@ -140,7 +140,8 @@ async fn forgetting_waits_for_nobody<D: Backend>() {
     assert_eq!(inbox.once(&mut tx, &new).await.unwrap(), Once::First);
     let begun = Instant::now();
     let forgotten = fixture.store.forget("stock", HOUR, 1_000).await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(5), "it waited for {:?}", begun.elapsed());
+    // PostgreSQL would wait for as long as the transaction is open, and MySQL for 50 s.
+    assert!(begun.elapsed() < Duration::from_secs(40), "it waited for {:?}", begun.elapsed());
     // On MySQL and MariaDB, whoever meets a row has a lock on it, and it is passed over.
     assert_eq!(forgotten, if D::NAME == "mysql" { 1 } else { 2 });
     assert_eq!(inbox.once(&mut tx, &received()).await.unwrap(), Once::First);

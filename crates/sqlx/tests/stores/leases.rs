@@ -85,7 +85,7 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !holds().await {
         // Long, because transactions of other tests in the same database keep vacuum from its work, too.
-        assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(120), "not within two minutes: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -468,29 +468,29 @@ fn slow_few_keys_do_not_cost_a_walk() {
     });
 }
 
-/// Walks over everything are few: by far most of the time claims go from key to key.
+/// Walks over everything are few: after one, claims go from key to key for 50 microseconds per entry, many times what an entry
+/// takes.
 #[test]
 fn slow_few_keys_are_seldom_walked_over() {
     run(async |fixture: &Arc<PgFixture>| {
         queues(&fixture.store, 20, MANY / 20).await;
         fixture.run("analyze outbox".to_owned()).await;
+        let least = Duration::from_micros(25) * u32::try_from(MANY).unwrap();
         let mut found = Vec::new();
-        // Whoever is kept waiting between the two looks at the clock tries again.
-        for _ in 0..5 {
+        // A busy machine may keep the test waiting between the walk and the look at the clock: then once more.
+        for _ in 0..10 {
             fixture.run("delete from outbox_walk".to_owned()).await;
-            let begun = Instant::now();
             let heads = claim(&fixture.store, 50).await;
-            let took = begun.elapsed().as_secs_f64();
             let pause = "select extract(epoch from again_at - clock_timestamp())::text from outbox_walk";
             let pause: f64 = fixture.texts(pause).await[0].parse().unwrap();
-            if pause > 3.0 * took {
+            if pause >= least.as_secs_f64() {
                 return;
             }
-            found.push((took, pause));
+            found.push(pause);
             let back: Vec<_> = heads.iter().map(|m| Settlement::new(m.lease(), Outcome::Release)).collect();
             fixture.store.settle(&back).await.unwrap();
         }
-        panic!("seconds of a walk, and of the pause after it: {found:?}");
+        panic!("seconds until the next walk, at least {least:?} in one of ten: {found:?}");
     });
 }
 

@@ -172,15 +172,26 @@ fn scans(plan: &Value) -> Vec<String> {
     scans.map(line).collect()
 }
 
-/// Runs it twice on one connection: the first run meets what restocking left behind and plans what is in functions, and the
-/// second is what counts.
+/// How often a statement is run after the first time.
+const RUNS: usize = 6;
+
+/// Runs it several times on one connection, and answers what the cheapest run touched. The first one meets what restocking left
+/// behind and plans what is in functions. When other tests change the catalogue, a session forgets what it knows of it, and reads
+/// it anew in the middle of a later run.
 async fn pg_cost(fixture: &PgFixture, probe: &Probe) -> u64 {
     pg_cost_in(&mut session(&fixture.store).await, probe).await
 }
 
 async fn pg_cost_in(connection: &mut PoolConnection<sqlx_postgres::Postgres>, probe: &Probe) -> u64 {
     pg_explain(connection, probe).await;
-    let plan = pg_explain(connection, probe).await;
+    let mut least: Option<Value> = None;
+    for _ in 0..RUNS {
+        let plan = pg_explain(connection, probe).await;
+        if least.as_ref().is_none_or(|least| touched(&plan) < touched(least)) {
+            least = Some(plan);
+        }
+    }
+    let plan = least.unwrap();
     let all = nodes(&plan);
     assert!(
         !all.iter().any(|node| node["Node Type"] == "Seq Scan" && node["Relation Name"] == "outbox"),
@@ -210,7 +221,7 @@ async fn pg_bury_the_dead(fixture: &PgFixture) {
     );
     let begin = Instant::now();
     while fixture.texts(&older).await != ["0"] {
-        assert!(begin.elapsed() < Duration::from_secs(60), "somebody has a transaction open for a minute");
+        assert!(begin.elapsed() < Duration::from_secs(120), "another transaction is open for two minutes");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     fixture
@@ -239,6 +250,17 @@ async fn pg_restock(fixture: &PgFixture, keyed: bool) {
              from generate_series(1, 1100) n"
         ))
         .await;
+}
+
+/// A store whose tables are neither vacuumed nor analyzed unless the test does it: both change plans, and what is touched.
+async fn pg_undisturbed() -> PgFixture {
+    let fixture = PgFixture::create().await;
+    let tables = "select format('alter table %I set (autovacuum_enabled = off)', relname) from pg_class \
+                  where relnamespace = current_schema()::regnamespace and relkind = 'r'";
+    for alter in fixture.texts(tables).await {
+        fixture.run(alter).await;
+    }
+    fixture
 }
 
 /// A million done ones, older than all others and with the same keys, and a hundred thousand for later, of the ready
@@ -286,11 +308,11 @@ async fn slow_postgres_costs_do_not_grow_with_the_table() {
     if !PgFixture::available() {
         return;
     }
-    let small = PgFixture::create().await;
+    let small = pg_undisturbed().await;
     let before = pg_costs(&small).await;
     small.destroy().await;
 
-    let fixture = PgFixture::create().await;
+    let fixture = pg_undisturbed().await;
     pg_fill(&fixture).await;
     // Nothing is ready: one look into each priority's beginning.
     let idle = pg_cost(&fixture, &pg_claim()).await;
@@ -356,11 +378,11 @@ async fn pg_claim_all(fixture: &PgFixture) -> Vec<MessageId> {
         sessions.push(tokio::spawn(async move {
             let request = ClaimRequest::new(WorkerId::new("nested").unwrap()).limit(10);
             let mut claimed = Vec::new();
-            let deadline = Instant::now() + Duration::from_secs(60);
+            let deadline = Instant::now() + Duration::from_secs(240);
             loop {
                 let messages = store.claim(&request).await.unwrap();
                 assert!(messages.len() <= 10, "asked for 10, got {}", messages.len());
-                assert!(Instant::now() < deadline, "still claiming after a minute");
+                assert!(Instant::now() < deadline, "still claiming after four minutes");
                 if messages.is_empty() {
                     break;
                 }

@@ -65,7 +65,7 @@ impl Counter {
         call: impl Future<Output = T>,
     ) -> (usize, T) {
         let returned = async || {
-            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            let deadline = std::time::Instant::now() + Duration::from_secs(120);
             while store.pool().num_idle() == 0 {
                 assert!(std::time::Instant::now() < deadline, "the connection never came back");
                 tokio::task::yield_now().await;

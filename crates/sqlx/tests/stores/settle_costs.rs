@@ -66,17 +66,21 @@ async fn pg_cost(fixture: &PgFixture, statement: &str, leases: &[Lease]) -> (u64
          rollback; deallocate probe",
         args = args.join(", ")
     );
-    let mut measured = None;
-    // The first run meets what others left behind.
-    for _ in 0..2 {
+    let (mut least, mut asked) = (u64::MAX, Vec::new());
+    // The first run meets what others left behind; and a change of the catalogue by another test makes a session read it anew in
+    // the middle of a run. So the cheapest counts.
+    for run in 0..5 {
         connection.execute(raw_sql("vacuum outbox")).await.unwrap();
         let rows = connection.fetch_all(raw_sql(AssertSqlSafe(sql.clone()))).await.unwrap();
         let json: Value = serde_json::from_str(rows[0].get_unchecked(0)).unwrap();
         let of = |kind: &str| json[0]["Plan"][format!("Shared {kind} Blocks")].as_u64().unwrap();
-        let scans = rows[1..].iter().map(|row| (row.get_unchecked(0), row.get_unchecked(1))).collect();
-        measured = Some((of("Hit") + of("Read"), scans));
+        // What the server has not yet taken into its statistics adds up over the runs.
+        if run == 1 {
+            asked = rows[1..].iter().map(|row| (row.get_unchecked(0), row.get_unchecked(1))).collect();
+        }
+        least = least.min(of("Hit") + of("Read"));
     }
-    measured.unwrap()
+    (least, asked)
 }
 
 /// The function that settles messages without what it does about joins: what a settlement was before there were any.

@@ -2,6 +2,7 @@
 //!
 //! What is waited for here has a deadline; that nothing comes is waited for briefly, and only where it cannot come late.
 
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use posthaste_core::{NewMessage, Outbox, Store};
@@ -11,7 +12,7 @@ use sqlx_core::pool::PoolOptions;
 
 use crate::fixture::{MySqlFixture, PgFixture, SqliteFixture};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn wakes(store: &impl Store, within: Duration) -> bool {
     tokio::time::timeout(within, store.wakeup()).await.is_ok()
@@ -88,12 +89,15 @@ async fn a_nudge_wakes_other_instances() {
         assert!(wakes(&store, PATIENCE).await);
     }
     // All that wait are woken, clones with other settings included; they share one connection.
-    let waiting = [store.clone(), store.clone(), clone.clone()]
-        .map(|store| tokio::spawn(async move { wakes(&store, PATIENCE).await }));
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut waiting = [store.clone(), store.clone(), clone.clone()]
+        .map(|store| Box::pin(async move { wakes(&store, PATIENCE).await }));
+    for task in &mut waiting {
+        // Whoever was asked once waits.
+        assert!(std::future::poll_fn(|context| Poll::Ready(task.as_mut().poll(context).is_pending())).await);
+    }
     fixture.store.nudge().await.unwrap();
     for task in waiting {
-        assert!(task.await.unwrap());
+        assert!(task.await);
     }
     assert_eq!(listeners(&fixture).await.len(), 1);
     // A nudge that nobody hears is no error.

@@ -11,11 +11,15 @@ use posthaste_testkit::{Census, Fate, History};
 use tokio::task::JoinHandle;
 
 use crate::fixture::{Backend as _, Connection, unique};
-use crate::support::{Admin, Directory, Journal, draft, eventually, of_many, postgres, run, state, url_with};
+use crate::support::{
+    Admin, Directory, Journal, PATIENCE, draft, eventually, of_many, postgres, run, state, url_with,
+};
 
 const TENANTS: usize = 6;
 const LASTS: Duration = Duration::from_secs(6);
 const REFRESH: Duration = Duration::from_millis(100);
+/// No tenant comes and goes between two looks that are no further apart.
+const BLINK: Duration = Duration::from_millis(50);
 
 /// What makes a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,8 +222,11 @@ fn watch_list(tenants: &Tenants, homes: &[Home], stop: &Arc<AtomicBool>) -> Join
                     absent.remove(key);
                 } else if absent.insert(key.clone()) {
                     times.push((after, after));
-                } else if let Some((_, last)) = times.last_mut() {
+                } else if let Some((_, last)) = times.last_mut().filter(|(_, last)| before - *last < BLINK) {
                     *last = before;
+                } else {
+                    // It may have been there while nobody looked.
+                    times.push((after, after));
                 }
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -360,7 +367,14 @@ async fn come_and_go(kind: Kind) {
         .collect();
 
     let (began, mut happened) = (Instant::now(), Happened::default());
-    while began.elapsed() < LASTS || happened.gone < 2 || happened.changed < 2 || happened.appeared < 2 {
+    let all_had_work = || town.homes.iter().all(|home| !journal.of(&home.key).is_empty());
+    while began.elapsed() < LASTS
+        || happened.gone < 2
+        || happened.changed < 2
+        || happened.appeared < 2
+        || !all_had_work()
+    {
+        assert!(began.elapsed() < 2 * PATIENCE, "not everything has happened: {happened:?}");
         script.step(&mut happened).await;
     }
     stop.store(true, Ordering::SeqCst);

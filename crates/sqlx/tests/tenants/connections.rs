@@ -130,7 +130,8 @@ impl Schemas {
         let done = done_before + (2 * TENANTS * ROUNDS) as u64;
         eventually("all is settled", async || tenants.stats().await.total.done.value == done).await;
         let most = watch.tell("at the server");
-        assert!(most <= CONNECTIONS, "{most} connections");
+        // A store that has not answered within 300 ms gives its place to another, and as many stores again may be that slow.
+        assert!(most <= 2 * CONNECTIONS, "{most} connections");
         assert_eq!((journal.duplicates(), journal.first_of_each(0).len()), (0, TENANTS));
         running.stop().await;
         for n in 0..TENANTS {

@@ -19,7 +19,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::fixture::{Backend, SqlFixture, is_missing, url_of};
 
 /// How long anything that must come may take.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A handler was called.
 #[derive(Clone, Debug)]

@@ -1,12 +1,15 @@
 //! What messages cost, counted in calls to the store: batches keep it far below one call a message.
 //!
-//! Numbers are asserted, never times.
+//! Numbers are asserted, never times. Where a slow machine needs more calls, because some come at intervals, the time that the
+//! case took raises the number that it may take.
+
+use std::time::Duration;
 
 use posthaste_core::{JoinWait, NewJoin, Store as _, Transactions};
 use tokio::time::Instant;
 
 use super::Scene;
-use super::support::{Journal, done, draft, drafts, eventually, hot_only, ms, outbox, run};
+use super::support::{HOUR, Journal, done, draft, drafts, eventually, hot_only, ms, outbox, run, settings};
 use crate::{Counting, Fixture};
 
 /// Calls that a message does not pay for by being published.
@@ -14,6 +17,11 @@ fn others<S: Transactions>(store: &Counting<S>) -> u64 {
     let calls = store.all();
     let publishing = ["insert", "enqueue", "begin", "commit"];
     calls.iter().filter(|(operation, _)| !publishing.contains(operation)).map(|(_, count)| count).sum()
+}
+
+/// How many calls come by themselves in this time: settlements are 50 ms apart, and everything else is much rarer.
+fn in_passing(took: Duration) -> u64 {
+    u64::try_from(took.as_millis()).unwrap() / 50
 }
 
 /// HOT-003, performance 4: a thousand hot messages of one transaction take a thousand inserts and at most 20 other calls.
@@ -27,11 +35,14 @@ pub async fn slow_thousand_hot_messages<F: Fixture>(scene: &Scene<F>) {
     for message in drafts("t", 1_000) {
         tx.publish(message).await.unwrap();
     }
+    let begin = Instant::now();
+    let before = others(&store);
     tx.commit().await.unwrap();
     done(store.inner(), 1_000).await;
+    let took = begin.elapsed();
     running.stop().await;
     assert_eq!((journal.count(), store.calls("insert")), (1_000, 1_000));
-    assert!(others(&store) <= 20, "{:?}", store.all());
+    assert!(others(&store) - before <= 20 + in_passing(took), "{:?} in {took:?}", store.all());
 }
 
 /// HOT-003, performance 4: so do a thousand transactions, if they come as fast as they can from several tasks.
@@ -61,7 +72,7 @@ pub async fn slow_thousand_hot_transactions<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
     assert_eq!((journal.count(), store.calls("insert")), (1_000, 1_000));
     // However long publishing takes, settling does not follow every commit: there is one every 50 ms.
-    let most = 20u64.max(2 + u64::try_from(took.as_millis()).unwrap() / 50);
+    let most = 20u64.max(2 + in_passing(took));
     assert!(others(&store) <= most, "{:?} in {took:?}", store.all());
 }
 
@@ -72,36 +83,66 @@ pub async fn a_thousand_cold_messages<F: Fixture>(scene: &Scene<F>) {
     let outbox =
         outbox(store.clone(), Default::default()).on_topic("t", journal.noting("t")).build().await.unwrap();
     store.reset();
+    let begin = Instant::now();
     let running = run(&outbox);
     eventually("all were handled", async || journal.count() == 1_000).await;
+    let took = begin.elapsed();
     running.stop().await;
-    assert!(others(&store) <= 40, "{:?}", store.all());
+    assert!(others(&store) <= few(took), "{:?} in {took:?}", store.all());
     done(store.inner(), 1_000).await;
 }
 
+/// The calls that a thousand messages in the table may take. While claims are slow they stay small, and each of them may be
+/// followed by a settlement.
+fn few(took: Duration) -> u64 {
+    40 + 2 * in_passing(took)
+}
+
 /// HOT-013, HOT-014, performance 4: while they are being published flat out, in transactions of the user's own, a message that
-/// comes by itself brings at most four looks, and those that come together share them.
+/// comes by itself brings a few looks, and those that come together share them.
 pub async fn slow_thousand_while_publishing<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
-    let outbox =
-        outbox(store.clone(), Default::default()).on_topic("t", journal.noting("t")).build().await.unwrap();
+    let mut settings = settings();
+    // Pauses between looks that find nothing double from the 32nd part of the floor, without an end: their number hardly
+    // depends on how long a commit takes.
+    (settings.poll_floor, settings.poll_ceiling, settings.lease) = (ms(100), HOUR, HOUR);
+    let outbox = outbox(store.clone(), settings).on_topic("t", journal.noting("t")).build().await.unwrap();
     let running = run(&outbox);
     eventually("the cold path has looked", async || store.answered_claims() >= 1).await;
-    store.reset();
-    let begin = Instant::now();
     let fixture = &scene.fixture;
-    for message in drafts("t", 1_000) {
+    let publish = async |message| {
         let mut tx = fixture.begin().await;
         outbox.publish(fixture.connection(&mut tx), message).await.unwrap();
         fixture.commit(tx).await;
+    };
+    for (n, message) in (1..=10).zip(drafts("t", 10)) {
+        let (begin, before) = (Instant::now(), store.calls("claim"));
+        publish(message).await;
+        done(store.inner(), n).await;
+        tokio::time::sleep(ms(200)).await;
+        // The publisher wakes the outbox, and so may the store: four looks each without a pause. Then the pauses double, from
+        // 3 ms until the message is there, and from 100 ms afterwards.
+        let (looks, took) = (store.calls("claim") - before, begin.elapsed());
+        let doubled = u64::from((took.as_millis() / 3).max(1).ilog2());
+        assert!(looks <= 2 * 4 + 2 * doubled + 2, "one message brought {looks} looks in {took:?}");
     }
-    done(store.inner(), 1_000).await;
+
+    // A thousand wake-ups while a look is under way are as good as one.
+    store.hold("claim");
+    let before = store.calls("claim");
+    publish(draft("t").build().unwrap()).await;
+    eventually("it looks", async || store.calls("claim") > before).await;
+    store.reset();
+    for message in drafts("t", 999) {
+        publish(message).await;
+    }
+    assert!(store.calls("claim") <= 1, "another look is under way already: {:?}", store.all());
+    let (begin, before) = (Instant::now(), others(&store));
+    store.let_go("claim");
+    done(store.inner(), 1_010).await;
     let took = begin.elapsed();
     running.stop().await;
-    // One look and three more that may find nothing yet, if the disk is so slow that each commit comes by itself; and what the
-    // floor of 10 ms allows. Each is followed by at most one settlement.
-    let most = 40 + 5 * 1_000 + 2 * u64::try_from(took.as_millis()).unwrap() / 10;
-    assert!(others(&store) <= most, "{:?} in {took:?}", store.all());
+    assert!(others(&store) - before <= few(took), "{:?} in {took:?}", store.all());
 }
 
 /// HOT-014: an outbox that has nothing to do asks at most twice a second.
@@ -111,8 +152,8 @@ pub async fn slow_idle_is_quiet<F: Fixture>(scene: &Scene<F>) {
     let outbox = builder.build().await.unwrap();
     let running = run(&outbox);
     eventually("it has settled down", async || store.calls("claim") >= 16).await;
-    store.reset();
     let begin = Instant::now();
+    store.reset();
     tokio::time::sleep(ms(15_000)).await;
     let (calls, took) = (others(&store), begin.elapsed());
     running.stop().await;
@@ -149,6 +190,6 @@ pub async fn a_fan_in_of_a_hundred<F: Fixture>(scene: &Scene<F>) {
     ] {
         assert_eq!(store.calls(operation), calls, "{operation}: {:?}", store.all());
     }
-    let most = 20u64.max(12 + u64::try_from(took.as_millis()).unwrap() / 50);
+    let most = 20u64.max(12 + in_passing(took));
     assert!(others(&store) <= most, "{:?} in {took:?}", store.all());
 }

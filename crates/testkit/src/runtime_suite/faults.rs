@@ -6,26 +6,25 @@ use posthaste_core::{Schedule, State, Store as _, StoreAdmin as _};
 
 use super::Scene;
 use super::support::{
-    Gate, Journal, becomes, done, draft, drafts, eventually, ms, outbox, record, run, settings,
+    Gate, Journal, MINUTE, becomes, done, draft, drafts, eventually, ms, outbox, record, run, settings,
 };
 use crate::{Counting, Fixture};
 
 /// HOT-017, F-04: claims, settlements and renewals that fail are logged at ERROR, counted and repeated; each message is
 /// handled once.
 pub async fn a_loop_goes_on<F: Fixture>(scene: &Scene<F>) {
-    let (journal, store) = (Journal::new(), Counting::new(scene.store()));
+    let (journal, gate, store) = (Journal::new(), Gate::closed(), Counting::new(scene.store()));
     let mut short = settings();
-    short.lease = ms(1_000);
-    let handler = journal.handler("t", async |_| {
-        tokio::time::sleep(ms(800)).await;
-        Ok(())
-    });
-    let outbox = outbox(store.clone(), short).on_topic("t", handler).build().await.unwrap();
+    // Renewed after two seconds, and then every 600 ms until it succeeds.
+    short.lease = ms(6_000);
+    let outbox = outbox(store.clone(), short).on_topic("t", journal.gated("t", &gate)).build().await.unwrap();
     for operation in ["claim", "settle", "renew"] {
         store.fail(operation, 2);
     }
     let running = run(&outbox);
     outbox.enqueue_all(drafts("t", 4)).await.unwrap();
+    eventually("the leases are renewed at last", async || store.calls("renew") >= 3).await;
+    gate.open();
     done(&store, 4).await;
     running.stop().await;
     assert_eq!(journal.count(), 4);
@@ -108,21 +107,25 @@ pub async fn a_spoiled_row_is_logged<F: Fixture>(scene: &Scene<F>) {
 
 /// F-02, I11: a message whose worker died is delivered by another process, after the lease has run out.
 pub async fn another_process_takes_over<F: Fixture>(scene: &Scene<F>) {
-    let (journal, gate) = (Journal::new(), Gate::closed());
-    let mut short = settings();
-    (short.lease, short.reap) = (ms(500), Schedule::every(ms(50)));
-    let dying = outbox(scene.store(), short.clone())
+    let (journal, gate, store) = (Journal::new(), Gate::closed(), Counting::new(scene.store()));
+    let mut reaping = settings();
+    (reaping.lease, reaping.reap) = (MINUTE, Schedule::every(ms(50)));
+    let dying = outbox(scene.store(), reaping.clone())
         .on_topic("t", journal.gated("dying", &gate))
         .build()
         .await
         .unwrap();
-    let other = outbox(scene.store(), short).on_topic("t", journal.noting("other")).build().await.unwrap();
+    let other = outbox(store.clone(), reaping).on_topic("t", journal.noting("other")).build().await.unwrap();
     let running = run(&dying);
     let id = dying.enqueue(draft("t")).await.unwrap().id();
     eventually("it is being handled", async || journal.running() == 1).await;
     running.shutdown.now();
     running.ended().await.unwrap();
     let running = run(&other);
+    let has_tried = async || store.calls("reap") >= 2 && store.answered_claims() >= 3;
+    eventually("the other one has reaped and looked", has_tried).await;
+    assert_eq!(journal.handlers_of(id), ["dying"], "it is leased");
+    scene.fixture.advance(2 * MINUTE).await;
     becomes(other.store(), id, State::Done).await;
     running.stop().await;
     assert_eq!(journal.handlers_of(id), ["dying", "other"]);

@@ -1,6 +1,7 @@
 //! What stands between the end of a join and its continuation: no interval of polling, no crash, no lost word.
 //!
-//! Times are only asserted where the next look that needs no reason is a minute away.
+//! Times are only asserted where the next look that needs no reason is a minute away. A machine that is busy with other things
+//! may take as long for once, so a case has three tries.
 
 use std::time::Duration;
 
@@ -20,6 +21,18 @@ use crate::{Counting, Fixture};
 /// quarter by chance, which are 5.6 s.
 const SOON: Duration = Duration::from_secs(5);
 
+/// Asserts that something is over soon in one of three tries: where it is kept waiting, it is each time.
+async fn soon(attempt: impl AsyncFn(usize) -> Duration) {
+    let mut took = Vec::new();
+    for n in 0..3 {
+        took.push(attempt(n).await);
+        if took[n] < SOON {
+            return;
+        }
+    }
+    panic!("{took:?}");
+}
+
 /// An outbox that looks once a minute, if nothing makes it look before, at joins once a month, and handles everything but
 /// steps.
 async fn seldom<S: JoinStore>(store: S, journal: &std::sync::Arc<Journal>) -> Outbox<S> {
@@ -34,6 +47,10 @@ fn joined(steps: usize) -> posthaste_core::JoinBuilder {
 /// JOIN-055, HOT-003: the last ack leads to the wait's claim, and that to the continuation's, at once: three looks in
 /// all, and none of them because its time had come.
 pub async fn the_end_of_a_join_is_heard<F: Fixture>(scene: &Scene<F>) {
+    soon(async |n| end_of_a_join(scene, 5 * (n + 1)).await).await;
+}
+
+async fn end_of_a_join<F: Fixture>(scene: &Scene<F>, all_done: usize) -> Duration {
     let (journal, gate, store) = (Journal::new(), Gate::closed(), Counting::new(scene.store()));
     let builder = outbox(store.clone(), settings()).poll(MINUTE, MINUTE).join_check(30 * 24 * HOUR);
     let builder = builder.on_topic("t", journal.gated("t", &gate)).on_topic("next", journal.noting("next"));
@@ -46,19 +63,23 @@ pub async fn the_end_of_a_join_is_heard<F: Fixture>(scene: &Scene<F>) {
     eventually("the steps are being handled", async || journal.running() == 3).await;
     let begin = Instant::now();
     gate.open();
-    done(store.inner(), 5).await;
+    done(store.inner(), all_done).await;
     let took = begin.elapsed();
     running.stop().await;
-    assert!(took < SOON, "{took:?}");
     assert_eq!(journal.calls().last().unwrap().handler, "next");
     assert_eq!((store.calls("look"), store.calls("continue_join")), (1, 1));
     assert!(store.calls("claim") <= 4, "{:?}", store.all());
     assert_eq!(state(store.inner(), started.waits[0]).await, Some(State::Done));
+    took
 }
 
 /// JOIN-053, JOIN-060: a wait that has looked in vain just before the join ended, elsewhere and without a word to anybody, is
 /// not put off for a month: it is claimed again as soon as it is deferred.
 pub async fn a_wait_that_had_just_looked<F: Fixture>(scene: &Scene<F>) {
+    soon(async |n| looked_too_early(scene, 3 * (n + 1)).await).await;
+}
+
+async fn looked_too_early<F: Fixture>(scene: &Scene<F>, all_done: usize) -> Duration {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = seldom(store.clone(), &journal).await;
     start_join(scene, &outbox, joined(1)).await;
@@ -71,15 +92,19 @@ pub async fn a_wait_that_had_just_looked<F: Fixture>(scene: &Scene<F>) {
     store.inner().settle(&[acked(&step[0])]).await.unwrap();
     let begin = Instant::now();
     store.let_go("look");
-    done(store.inner(), 3).await;
+    done(store.inner(), all_done).await;
     let took = begin.elapsed();
     running.stop().await;
-    assert!(took < SOON, "{took:?}");
     assert_eq!((journal.count(), store.calls("look")), (1, 2));
+    took
 }
 
 /// JOIN-055, JOIN-060: nor is the end of a join missed that is told while a claim is under way which came too early for it.
 pub async fn a_claim_that_came_too_early<F: Fixture>(scene: &Scene<F>) {
+    soon(async |n| claimed_too_early(scene, 3 * (n + 1)).await).await;
+}
+
+async fn claimed_too_early<F: Fixture>(scene: &Scene<F>, all_done: usize) -> Duration {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = seldom(store.clone(), &journal).await;
     start_join(scene, &outbox, joined(1)).await;
@@ -92,11 +117,11 @@ pub async fn a_claim_that_came_too_early<F: Fixture>(scene: &Scene<F>) {
     // Long enough for the word to be heard before the claim is answered: heard afterwards, it would show nothing.
     tokio::time::sleep(ms(50)).await;
     store.let_go("claim");
-    done(store.inner(), 3).await;
+    done(store.inner(), all_done).await;
     let took = begin.elapsed();
     running.stop().await;
-    assert!(took < SOON, "{took:?}");
     assert_eq!(journal.count(), 1);
+    took
 }
 
 /// A wait that was handled, and could not be settled before its process died; then it is handled again by another.

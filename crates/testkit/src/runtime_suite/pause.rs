@@ -3,10 +3,12 @@
 //! A dispatcher learns of a pause within seconds; a case waits for what follows from it, never for the time.
 
 use posthaste_core::{MessageId, Outbox, State, Store as _, StoreAdmin as _, Transactions};
+use tokio::time::Instant;
 
 use super::Scene;
 use super::support::{
-    Gate, Journal, becomes, draft, drafts, eventually, hot_only, ms, outbox, record, run, settings, state,
+    BEFORE_THE_NEXT_LOOK, DEADLINE, Gate, Journal, becomes, draft, drafts, eventually, hot_only, outbox,
+    record, run, settings, state,
 };
 use crate::{Counting, Fixture};
 
@@ -61,10 +63,13 @@ pub async fn slow_learned_while_it_runs<F: Fixture>(scene: &Scene<F>) {
         becomes(&store, *id, State::Ready).await;
     }
     assert_eq!(journal.count(), 1);
+    let resumed = Instant::now();
     assert!(store.resume("t").await.unwrap());
     for id in held {
         becomes(&store, id, State::Done).await;
     }
+    let took = resumed.elapsed();
+    assert!(took < BEFORE_THE_NEXT_LOOK, "{took:?}");
     assert_eq!(journal.count(), 6);
     running.stop().await;
 }
@@ -149,7 +154,7 @@ pub async fn a_drain_leaves_it<F: Fixture>(scene: &Scene<F>) {
         outbox(store.clone(), settings()).on_topic("*", journal.noting("all")).build().await.unwrap();
     store.pause("held", "ada", "test").await.unwrap();
     store.enqueue(&[drafts("held", 2), drafts("t", 2)].concat()).await.unwrap();
-    let tally = tokio::time::timeout(ms(20_000), outbox.drain()).await.expect("it ends").unwrap();
+    let tally = tokio::time::timeout(DEADLINE, outbox.drain()).await.expect("it ends").unwrap();
     assert_eq!((tally.delivered, journal.count()), (2, 2));
     assert_eq!(store.stats().await.unwrap().ready.value, 2);
 }

@@ -389,7 +389,8 @@ pub async fn what_was_lost_is_not_sent<F: Fixture>(scene: &Scene<F>) {
     sink.hold(true);
     let guarded = Guarded::with(sink.clone(), quick().batch(1).in_flight(1).deadline(MINUTE));
     let mut settings = wide(10);
-    settings.handler_timeout = ms(300);
+    // Time enough for the first one to be on its way.
+    settings.handler_timeout = ms(2_000);
     let hold = outbox(scene.store(), {
         settings.lease = HOUR;
         settings

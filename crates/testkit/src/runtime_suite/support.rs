@@ -22,8 +22,10 @@ use super::Scene;
 use crate::Fixture;
 pub(crate) use crate::store_suite::records;
 
-/// How long a condition may take to become true on a machine that is busy with other things.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+/// How long a condition may take to become true on a machine that is slow and busy with other things.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
+/// Less than the pause before a look without a reason in [`hot_only`]: a minute, less a quarter by chance.
+pub(crate) const BEFORE_THE_NEXT_LOOK: Duration = Duration::from_secs(40);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 

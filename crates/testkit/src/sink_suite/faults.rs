@@ -95,7 +95,7 @@ pub async fn a_silent_server_has_a_deadline<F: SinkFixture>(fixture: &Arc<F>) {
     assert_eq!(verdicts.len(), 3);
     assert!(verdicts.iter().all(|verdict| verdict.as_ref().is_err_and(posthaste_core::SinkError::is_down)));
     let took = asked.elapsed();
-    assert!(took >= Duration::from_millis(400) && took < LONG / 3, "it took {took:?}");
+    assert!(took >= Duration::from_millis(400) && took < LONG / 12, "it took {took:?}");
     proxy.set(Mode::Forward);
 }
 

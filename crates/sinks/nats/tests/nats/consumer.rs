@@ -16,7 +16,7 @@ use posthaste_testkit::{Mode, Proxy};
 use tokio::sync::Semaphore;
 
 use crate::server::Server;
-use crate::support::{cut_for_good, eventually, look, messages, send, shared, sink, stream, unique};
+use crate::support::{LONG, cut_for_good, eventually, look, messages, send, shared, sink, stream, unique};
 
 /// What a handler does with one delivery; what is not in its script is done.
 type Turn = Box<dyn Fn() -> HandlerResult + Send>;
@@ -64,8 +64,10 @@ impl Consume<MemoryStore> for Noting {
     }
 }
 
-/// A stream with a durable consumer whose `ack_wait` is a second, and a store for its inbox.
+/// A stream with a durable consumer, and a store for its inbox.
 struct Scene {
+    /// After how long without a word the server delivers a message again.
+    ack_wait: Duration,
     url: String,
     name: String,
     js: jetstream::Context,
@@ -76,7 +78,13 @@ impl Scene {
     async fn on(url: String) -> Self {
         let (js, name) = (look(&url).await, unique());
         js.create_stream(stream(&name)).await.unwrap();
-        Self { url, name, js, store: MemoryStore::new() }
+        // Longer than any test, unless it says otherwise: a slow machine changes nothing.
+        Self { ack_wait: 10 * LONG, url, name, js, store: MemoryStore::new() }
+    }
+
+    fn ack_wait(mut self, ack_wait: Duration) -> Self {
+        self.ack_wait = ack_wait;
+        self
     }
 
     async fn new() -> Option<Self> {
@@ -98,7 +106,7 @@ impl Scene {
         let options = NatsOptions::new(url).unwrap();
         let consumer = NatsConsumer::new(options, consumer, &self.name, "inventory", dead).unwrap();
         let filter_subject = format!("{}.order.>", self.name);
-        let config = PullConfig { filter_subject, ack_wait: Duration::from_secs(1), ..PullConfig::default() };
+        let config = PullConfig { filter_subject, ack_wait: self.ack_wait, ..PullConfig::default() };
         consumer.declare(config).await.unwrap();
         consumer
     }
@@ -192,7 +200,6 @@ async fn slow_failures_come_again_and_then_die() {
     let times = handler.times();
     for (pair, least) in times.windows(2).zip([300, 300, 200, 300]) {
         assert!(pair[1] - pair[0] >= ms(least - 20), "{:?} is before its time", pair[1] - pair[0]);
-        assert!(pair[1] - pair[0] < Duration::from_secs(3));
     }
     assert!(
         scene.store.remembered("inventory", "nats", id).await.unwrap().is_none(),
@@ -245,6 +252,7 @@ async fn dead_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_lost_between_commit_and_acknowledgement() {
     let Some(scene) = Scene::new().await else { return };
+    let scene = scene.ack_wait(ms(1_000));
     let proxy = Arc::new(Proxy::start(crate::server::shared().unwrap()).await.unwrap());
     let cutter = Arc::clone(&proxy);
     let handler = Noting::new().then(move || {
@@ -259,7 +267,7 @@ async fn slow_lost_between_commit_and_acknowledgement() {
     })
     .await;
     assert_eq!(scene.open().await.0, 1, "and not acknowledged");
-    cut_for_good(&proxy).await;
+    cut_for_good(&proxy);
     scene.all_answered().await;
     running.stop().await;
     assert_eq!(handler.count(), 1, "it had its effect once");
@@ -270,11 +278,13 @@ async fn slow_lost_between_commit_and_acknowledgement() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_a_long_handler_keeps_its_message() {
     let Some(scene) = Scene::new().await else { return };
+    // Long enough for a slow machine to send a word in time.
+    let scene = scene.ack_wait(ms(5_000));
     let handler = Noting::held();
     let running = Running::start(scene.consumer(&handler, DeadLetter::Terminate).await);
     scene.publish(1).await;
     eventually("it is begun", async || handler.count() == 1).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(2 * scene.ack_wait).await;
     // The handler would not tell: the inbox holds a second delivery up until the first is over.
     let stream = scene.js.get_stream(&scene.name).await.unwrap();
     let consumer: PullConsumer = stream.get_consumer("inventory").await.unwrap();
@@ -307,7 +317,7 @@ async fn shutdown() {
     running.shutdown.now();
     let started = Instant::now();
     running.stop_only().await;
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < LONG / 2, "{:?}", started.elapsed());
     handler.gate.add_permits(100);
     let running = Running::start(scene.consumer(&handler, DeadLetter::Terminate).await);
     scene.all_answered().await;
@@ -325,7 +335,7 @@ impl Running {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_the_server_comes_back() {
     let Some(mut server) = Server::start(None).await else { return };
-    let scene = Scene::on(server.url()).await;
+    let scene = Scene::on(server.url()).await.ack_wait(ms(5_000));
     let handler = Noting::new();
     let running = Running::start(scene.consumer(&handler, DeadLetter::Terminate).await);
     scene.publish(50).await;

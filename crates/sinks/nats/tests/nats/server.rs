@@ -4,14 +4,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use crate::support::eventually;
+use crate::support::{LONG, eventually};
 
 /// The shared server's URL, if there is one.
 pub(crate) fn shared_url() -> Option<String> {
@@ -99,7 +98,7 @@ impl Server {
         let pid = process.id().unwrap().to_string();
         let asked = Command::new("sh").args(["-c", r#"kill -s TERM "$0""#, &pid]).status().await.unwrap();
         assert!(asked.success());
-        tokio::time::timeout(Duration::from_secs(20), process.wait()).await.unwrap().unwrap();
+        tokio::time::timeout(LONG, process.wait()).await.unwrap().unwrap();
     }
 
     /// Kills it.

@@ -11,8 +11,8 @@ pub(crate) use posthaste_testkit::claimed as message;
 use posthaste_testkit::{Mode, Proxy};
 use tokio::time::Instant;
 
-/// How long a test waits for what must come.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// How long a test waits for what must come, on a machine that is slow and busy with other things.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 pub(crate) fn messages(topic: &str, count: usize) -> Vec<Arc<Message>> {
     (0..count).map(|n| Arc::new(message(topic, format!("{{\"n\":{n}}}")))).collect()
@@ -83,11 +83,9 @@ pub(crate) async fn eventually(what: &str, mut is_true: impl AsyncFnMut() -> boo
     }
 }
 
-/// Cuts what a proxy holds up, and lets everything pass afterwards. What it holds goes on when the mode changes, unless the
-/// cut was noticed before: that takes it a moment, and nothing shows it.
-pub(crate) async fn cut_for_good(proxy: &Proxy) {
+/// Cuts what a proxy holds up, and lets everything pass afterwards.
+pub(crate) fn cut_for_good(proxy: &Proxy) {
     proxy.cut();
-    tokio::time::sleep(Duration::from_millis(300)).await;
     proxy.set(Mode::Forward);
 }
 

@@ -18,7 +18,7 @@ use posthaste_testkit::{Arrived, SinkFixture, async_trait};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long a test waits for what must come.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// The server's URL, if there is a server.
 pub(crate) fn url() -> Option<String> {

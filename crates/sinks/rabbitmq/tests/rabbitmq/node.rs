@@ -85,11 +85,11 @@ impl Node {
         // A group of its own: the script, the virtual machine, and its helpers end together.
         command.process_group(0).stdin(Stdio::null()).stdout(log()).stderr(log());
         self.server = Some(command.spawn().unwrap());
-        let deadline = Instant::now() + Duration::from_secs(90);
+        let deadline = Instant::now() + Duration::from_secs(180);
         loop {
             let url = self.url();
             let connecting = Connection::connect(&url, ConnectionProperties::default());
-            if let Ok(Ok(connection)) = timeout(Duration::from_secs(5), connecting).await {
+            if let Ok(Ok(connection)) = timeout(Duration::from_secs(30), connecting).await {
                 connection.close(200, "OK".into()).await.unwrap();
                 return;
             }
@@ -133,7 +133,7 @@ impl Node {
     async fn ended(&mut self) {
         let mut server = self.server.take().unwrap();
         tokio::task::spawn_blocking(move || server.wait().unwrap()).await.unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         // The name is free again when the virtual machine is gone, too, and not only the script.
         while std::net::TcpStream::connect(("127.0.0.1", self.dist_port)).is_ok() {
             assert!(Instant::now() < deadline, "the node does not end");
