@@ -121,9 +121,14 @@ impl Drop for Server {
     }
 }
 
-fn sink(certificates: &Certificates, port: u16) -> RabbitSink {
+/// Long enough for a handshake on a slow machine.
+const PATIENT: Duration = Duration::from_secs(60);
+/// For servers that never answer.
+const BRIEF: Duration = Duration::from_secs(5);
+
+fn sink(certificates: &Certificates, port: u16, connect_timeout: Duration) -> RabbitSink {
     let server = RabbitServer::new(&format!("amqps://shop:hush-hush@localhost:{port}")).unwrap();
-    let server = server.ca(certificates.read("ca.pem")).unwrap().connect_timeout(Duration::from_secs(1));
+    let server = server.ca(certificates.read("ca.pem")).unwrap().connect_timeout(connect_timeout);
     RabbitSink::new(RabbitOptions::to(server, "shop")).unwrap()
 }
 
@@ -143,7 +148,7 @@ fn who_cannot_be_trusted_is_refused() {
             ("server", &old, "version"),
         ] {
             let server = Server::start(folder, certificate, more).await;
-            let error = sink(&certificates, server.port).probe().await.unwrap_err();
+            let error = sink(&certificates, server.port, PATIENT).probe().await.unwrap_err();
             let text = error.failure().text().to_owned();
             println!("{certificate}: {text}");
             assert!(
@@ -154,10 +159,10 @@ fn who_cannot_be_trusted_is_refused() {
         }
         // The same server, without a fault: the handshake is made, and only AMQP is not spoken.
         let server = Server::start(folder, "server", &[]).await;
-        let error = sink(&certificates, server.port).probe().await.unwrap_err();
+        let error = sink(&certificates, server.port, BRIEF).probe().await.unwrap_err();
         assert!(!error.failure().text().contains("certificate"), "{}", error.failure().text());
         // A server without TLS.
-        let plain = sink(&certificates, fixture.server().port()).probe().await.unwrap_err();
+        let plain = sink(&certificates, fixture.server().port(), BRIEF).probe().await.unwrap_err();
         println!("plain: {}", plain.failure().text());
         assert!(plain.is_down() && !plain.failure().text().contains("hush"));
     });
@@ -169,7 +174,7 @@ fn no_login_without_tls() {
     with_server(async |_| {
         let certificates = Certificates::make();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let sink = sink(&certificates, listener.local_addr().unwrap().port());
+        let sink = sink(&certificates, listener.local_addr().unwrap().port(), BRIEF);
         let listening = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut heard = Vec::new();
