@@ -156,7 +156,7 @@ fn parse_test(mut words: impl Iterator<Item = OsString>) -> Result<Task, String>
             other => {
                 return Err(format!(
                     "unknown argument `{other}` for test; valid: --fast, --no-lint, --only, --under-load, --runs, \
-                     --private, --help, and after `--` whatever cargo nextest run accepts"
+                     --private, --help, and after `--` arguments for cargo nextest run"
                 ));
             }
         }

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::missing::missing;
 use crate::output::Output;
 
-/// Whatever the relay would have been told.
+/// Any arguments: the relay that would read them is not in this build.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {

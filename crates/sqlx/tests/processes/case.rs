@@ -27,7 +27,7 @@ pub const CONCURRENCY: u64 = 8;
 
 /// How long something may take that must come, on a machine that is slow and busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// The grace of a shutdown. No handler takes nearly as long, so a worker that is told to stop ends before.
+/// The grace of a shutdown. No handler takes nearly as long, so a worker that gets SIGTERM ends before.
 pub const GRACE: Duration = Duration::from_secs(90);
 
 /// A database, and the journal in it.

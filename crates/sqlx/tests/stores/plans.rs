@@ -175,9 +175,8 @@ fn scans(plan: &Value) -> Vec<String> {
 /// How often a statement is run after the first time.
 const RUNS: usize = 6;
 
-/// Runs it several times on one connection, and answers what the cheapest run touched. The first one meets what restocking left
-/// behind and plans what is in functions. When other tests change the catalogue, a session forgets what it knows of it, and reads
-/// it anew in the middle of a later run.
+/// Runs the probe several times on one connection and returns the cost of the cheapest run. The first run pays for planning and
+/// for what restocking left behind. A later run may have to reload the catalogue cache, because another test ran DDL.
 async fn pg_cost(fixture: &PgFixture, probe: &Probe) -> u64 {
     pg_cost_in(&mut session(&fixture.store).await, probe).await
 }

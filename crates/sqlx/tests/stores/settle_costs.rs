@@ -67,8 +67,8 @@ async fn pg_cost(fixture: &PgFixture, statement: &str, leases: &[Lease]) -> (u64
         args = args.join(", ")
     );
     let (mut least, mut asked) = (u64::MAX, Vec::new());
-    // The first run meets what others left behind; and a change of the catalogue by another test makes a session read it anew in
-    // the middle of a run. So the cheapest counts.
+    // The first run pays for what others left behind, and DDL of another test makes a session reload its catalogue cache in the
+    // middle of a run. So the cheapest counts.
     for run in 0..5 {
         connection.execute(raw_sql("vacuum outbox")).await.unwrap();
         let rows = connection.fetch_all(raw_sql(AssertSqlSafe(sql.clone()))).await.unwrap();

@@ -92,7 +92,7 @@ async fn a_nudge_wakes_other_instances() {
     let mut waiting = [store.clone(), store.clone(), clone.clone()]
         .map(|store| Box::pin(async move { wakes(&store, PATIENCE).await }));
     for task in &mut waiting {
-        // Whoever was asked once waits.
+        // A future waits once it has been polled.
         assert!(std::future::poll_fn(|context| Poll::Ready(task.as_mut().poll(context).is_pending())).await);
     }
     fixture.store.nudge().await.unwrap();

@@ -225,7 +225,7 @@ fn watch_list(tenants: &Tenants, homes: &[Home], stop: &Arc<AtomicBool>) -> Join
                 } else if let Some((_, last)) = times.last_mut().filter(|(_, last)| before - *last < BLINK) {
                     *last = before;
                 } else {
-                    // It may have been there while nobody looked.
+                    // It may have been there between two samples.
                     times.push((after, after));
                 }
             }
