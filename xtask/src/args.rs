@@ -23,7 +23,7 @@ cargo xtask test [--fast] [--no-lint] [--only <test>] [--under-load] [--runs <n>
   --fast        tests only: no lints, no doc tests, no test with `slow` in its name
   --no-lint     leave out rustfmt and clippy
   --only        run this one test, named as the summary names it: '<binary> <test>'
-  --under-load  run the tests, and nothing else, next to a process that keeps the cores and the disk busy
+  --under-load  run the tests alone, three per core, next to a process that keeps the cores and the disk busy
   --runs        run the tests this many times
   --private     start servers for this run even if some are given or running
 A failure does not stop the run: the summary names each failed test, why it failed, and the command that runs it alone.

@@ -4,14 +4,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::{hint, thread};
 
 use crate::tools;
 
-/// Busy threads for each core: a test run with a thread a core gets a third of the machine.
+/// Busy threads for each core, beside the tests that share it.
 const THREADS_PER_CORE: usize = 2;
 /// What is written and flushed to disk again and again.
 const FILE_BYTES: usize = 32 << 20;
@@ -60,18 +60,22 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         });
     }
     let disk = file.clone();
-    thread::spawn(move || while flood(Path::new(&disk)).is_ok() {});
+    thread::spawn(move || flood(Path::new(&disk)));
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
-    let _ = std::fs::remove_file(file);
     ExitCode::SUCCESS
 }
 
-/// Writes a file, and waits until it is on the disk.
+/// Writes a file again and again, and waits each time until it is on the disk.
 fn flood(path: &Path) -> io::Result<()> {
     let block = vec![1; 1 << 20];
     let mut file = File::create(path)?;
-    for _ in 0..FILE_BYTES / block.len() {
-        file.write_all(&block)?;
+    // Without a name the file goes when this process does, however that ends.
+    std::fs::remove_file(path)?;
+    loop {
+        file.rewind()?;
+        for _ in 0..FILE_BYTES / block.len() {
+            file.write_all(&block)?;
+        }
+        file.sync_all()?;
     }
-    file.sync_all()
 }

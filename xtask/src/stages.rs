@@ -21,6 +21,12 @@ pub(crate) const MISSING: &str = "POSTHASTE_TEST_MISSING";
 const DEADLINE: u32 = 330;
 /// The same under load.
 const DEADLINE_UNDER_LOAD: u32 = 1_750;
+/// Where nextest reads how many tests to run side by side.
+const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
+/// Under load more tests than usual share a core: each is slowed down further, and the run is over sooner.
+const TESTS_PER_CORE_UNDER_LOAD: usize = 3;
+/// The name of the stage that runs the tests; of several runs, how each one's name begins.
+const TESTS: &str = "tests";
 /// The profile of nextest under load.
 const UNDER_LOAD: &str = "under-load";
 
@@ -72,17 +78,26 @@ pub(crate) fn run_all(options: &TestOptions, servers: &[Server], strict: bool) -
     environment.push(("PGSSLMODE", Some("disable".to_owned())));
     let deadline = if options.under_load { DEADLINE_UNDER_LOAD } else { DEADLINE };
     environment.push((watch::DEADLINE, Some(deadline.to_string())));
-    let load = options.under_load.then(Load::start);
-    if let Some(Err(fault)) = &load {
-        return vec![Stage::certain("load", Outcome::Failed(fault.clone()))];
+    if options.under_load && std::env::var_os(TEST_THREADS).is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        environment.push((TEST_THREADS, Some((cores * TESTS_PER_CORE_UNDER_LOAD).to_string())));
     }
-    plan(options, Tools::detect(), strict)
-        .into_iter()
-        .map(|(name, work)| match work {
+    let mut load = None;
+    let mut stages = Vec::new();
+    for (name, work) in plan(options, Tools::detect(), strict) {
+        // Builds come first: they prove nothing under load, and take three times as long.
+        if options.under_load && load.is_none() && name.starts_with(TESTS) {
+            match Load::start() {
+                Ok(started) => load = Some(started),
+                Err(fault) => stages.push(Stage::certain("load", Outcome::Failed(fault))),
+            }
+        }
+        stages.push(match work {
             Ok(arguments) => run(name, &arguments, &environment, options),
             Err(outcome) => Stage::certain(&name, outcome),
-        })
-        .collect()
+        });
+    }
+    stages
 }
 
 impl Stage {
@@ -113,9 +128,10 @@ fn plan(options: &TestOptions, tools: Tools, strict: bool) -> Vec<Planned> {
         None => Ok(words("test --doc --workspace --all-features --no-fail-fast")),
     };
     let runs = (1..=options.runs).map(|run| {
-        let name = if options.runs == 1 { "tests".to_owned() } else { format!("tests {run}") };
+        let name = if options.runs == 1 { TESTS.to_owned() } else { format!("{TESTS} {run}") };
         (name, tests(options, tools.nextest))
     });
+    let build = options.under_load.then(|| ("build".to_owned(), build(tools.nextest)));
     let clippy = "clippy --workspace --all-targets --all-features -- -D warnings";
     [
         ("format", lint(tools.rustfmt, "rustfmt", "fmt --all --check")),
@@ -123,9 +139,15 @@ fn plan(options: &TestOptions, tools: Tools, strict: bool) -> Vec<Planned> {
     ]
     .map(|(name, work)| (name.to_owned(), work))
     .into_iter()
+    .chain(build)
     .chain(runs)
     .chain([("doc tests".to_owned(), doc_tests)])
     .collect()
+}
+
+fn build(nextest: bool) -> Result<Vec<OsString>, Outcome> {
+    let command = if nextest { "nextest run" } else { "test --all-targets" };
+    Ok(words(&format!("{command} --workspace --all-features --no-run")))
 }
 
 fn tests(options: &TestOptions, nextest: bool) -> Result<Vec<OsString>, Outcome> {
@@ -206,8 +228,21 @@ fn run(name: String, arguments: &[OsString], environment: &Environment, options:
 
 /// Where nextest leaves its report.
 fn report(options: &TestOptions) -> PathBuf {
-    let profile = if options.under_load { UNDER_LOAD } else { "default" };
-    tools::target().join("nextest").join(profile).join("junit.xml")
+    tools::target().join("nextest").join(profile(options)).join("junit.xml")
+}
+
+/// The profile that nextest uses: the one given after `--`, or ours.
+fn profile(options: &TestOptions) -> &str {
+    let mut words = options.extra.iter().filter_map(|word| word.to_str());
+    while let Some(word) = words.next() {
+        match word.strip_prefix("--profile=").or_else(|| word.strip_prefix("-P")) {
+            Some("") => return words.next().unwrap_or_default(),
+            None if word == "--profile" => return words.next().unwrap_or_default(),
+            Some(name) => return name,
+            None => {}
+        }
+    }
+    if options.under_load { UNDER_LOAD } else { "default" }
 }
 
 /// Makes nextest start each test beneath the watchdog.
@@ -281,12 +316,26 @@ mod tests {
             ..TestOptions::default()
         };
         let names: Vec<String> = plan(&options, ALL, false).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["format", "clippy", "tests 1", "tests 2", "doc tests"]);
+        assert_eq!(names, ["format", "clippy", "build", "tests 1", "tests 2", "doc tests"]);
         let command =
             "nextest run --workspace --all-features --profile under-load -E binary_id(=a::b) & test(=c::d)";
         assert_eq!(planned("tests 2", &options, ALL, false).unwrap(), command);
         assert_eq!(planned("clippy", &options, ALL, false), Err(Outcome::Skipped("--only".to_owned())));
         assert_eq!(only("c::d"), "test(=c::d)");
+    }
+
+    #[test]
+    fn the_report_is_looked_for_where_the_profile_puts_it() {
+        let profile_of = |extra: &str| {
+            let options = TestOptions { extra: words(extra), ..TestOptions::default() };
+            profile(&options).to_owned()
+        };
+        assert_eq!(profile_of("--no-capture"), "default");
+        for given in ["--profile night", "--profile=night", "-P night", "-Pnight", "-j 1 -P night"] {
+            assert_eq!(profile_of(given), "night", "{given}");
+        }
+        let loaded = TestOptions { under_load: true, ..TestOptions::default() };
+        assert_eq!(profile(&loaded), UNDER_LOAD);
     }
 
     #[test]

@@ -47,8 +47,15 @@ impl Report<'_> {
                 Outcome::Failed(reason) => (paint(RED, "FAILED "), reason.as_str()),
                 Outcome::Skipped(reason) => (paint(YELLOW, "skipped"), reason.as_str()),
             };
-            let counts = results.as_ref().map(counts);
-            let (took, remark) = (seconds(*took), counts.as_deref().unwrap_or(remark));
+            let remark = match results {
+                // A run can fail without a failed test: no test matched, or nextest itself gave up.
+                Some(results) if results.failed.is_empty() && !remark.is_empty() => {
+                    format!("{remark}; {}", counts(results))
+                }
+                Some(results) => counts(results),
+                None => remark.to_owned(),
+            };
+            let took = seconds(*took);
             line(&mut text, format_args!("  {word}  {name:<10}{took:>9}  {remark}"));
         }
         self.tell_tests(&mut text, &paint);
@@ -221,6 +228,15 @@ Servers
         assert_eq!(report.render(false), expected);
         assert!(!report.passed());
         assert!(report.render(true).contains("\x1b[31mFAILED \x1b[0m  clippy"));
+    }
+
+    #[test]
+    fn a_run_that_failed_without_a_failed_test_says_how_it_ended() {
+        let results = Some(Results { passed: 7, ..Results::default() });
+        let stages = [Stage { results, ..stage("tests", Outcome::Failed("exit status: 104".to_owned())) }];
+        let report =
+            Report { stages: &stages, servers: &[], flaky: &[], strict: false, took: Duration::ZERO };
+        assert!(report.render(false).contains("1.2 s  exit status: 104; 7 passed\n"));
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub async fn every_metric_counts<F: Fixture>(scene: &Scene<F>) {
         reaped > 0 || lost().await
     })
     .await;
-    eventually("it is told that its lease is lost", lost).await;
+    eventually("it learns that its lease is lost", lost).await;
     gate.open();
     becomes(&store, gated, State::Done).await;
     done(&store, 6).await;
@@ -292,7 +292,7 @@ pub async fn figures_have_thresholds<F: Fixture>(scene: &Scene<F>) {
         events.iter().any(|event| event.field("alert") == name)
     };
     for name in ["ready", "oldest", "latency"] {
-        eventually("it is told that it is over", async || below(name)).await;
+        eventually("it learns that it is over", async || below(name)).await;
     }
     outbox.enqueue_all((0..2).map(|_| draft("unknown"))).await.unwrap();
     let measured = gauge().len();
