@@ -52,7 +52,9 @@ impl Engine for Mariadb {
 
     fn recipe(&self, folder: &Path, port: u16) -> Result<Recipe, String> {
         let data = format!("--datadir={}", folder.join("data").display());
-        let mut common = vec!["--no-defaults".into(), data.into()];
+        // A server that starts deletes the temporary tables in its folder: not those of its neighbours.
+        let temporary = format!("--tmpdir={}", folder.display());
+        let mut common = vec!["--no-defaults".into(), data.into(), temporary.into()];
         if programs::is_root() {
             common.push(format!("--user={ACCOUNT}").into());
         }
@@ -134,6 +136,7 @@ mod tests {
         };
         let (prepare, serve) = spelled(Some("mariadb-install-db".into()));
         assert!(prepare.starts_with("mariadb-install-db --no-defaults --datadir=folder/data"), "{prepare}");
+        assert!(prepare.contains("--tmpdir=folder") && serve.contains("--tmpdir=folder"), "{prepare}, {serve}");
         assert!(
             serve.contains("--port=3307 --bind-address=127.0.0.1") && !serve.contains("mysqlx"),
             "{serve}"

@@ -74,7 +74,8 @@ async fn kill_nine<D: Base>(case: &Case<D>) {
     case.are_working(&[&workers[0], &workers[1]]).await;
     let mut allowed = allowed();
     allowed.lease_losses = true;
-    for kill in 1..=7 {
+    // A message dies with its fifth lease, and on a slow machine one message may be held at every kill.
+    for kill in 1..=4 {
         let victim = &mut workers[kill % 2];
         // Under load: its queues are full.
         case.are_working(&[victim]).await;
@@ -84,7 +85,7 @@ async fn kill_nine<D: Base>(case: &Case<D>) {
         allowed.faults.insert(victim.name.clone(), 1);
         let name = format!("{}{kill}", &victim.name[..1]);
         // The last ones publish nothing more, so that there is an end.
-        *victim = if kill < 6 { case.hot_worker(&name) } else { case.worker(&name) };
+        *victim = if kill < 3 { case.hot_worker(&name) } else { case.worker(&name) };
     }
     let ledger = producers.stop().await;
     let recovery = case.drained().await;

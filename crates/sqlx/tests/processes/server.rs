@@ -130,7 +130,9 @@ pub fn postgres() -> Option<Server> {
 pub fn mariadb() -> Option<Server> {
     Server::new("mysql", |folder, port| {
         let data = format!("--datadir={}", folder.join("data").display());
-        let mut common: Vec<OsString> = vec!["--no-defaults".into(), data.into()];
+        // A server that starts deletes the temporary tables in its folder: not those of its neighbours.
+        let temporary = format!("--tmpdir={}", folder.display());
+        let mut common: Vec<OsString> = vec!["--no-defaults".into(), data.into(), temporary.into()];
         if is_root() {
             common.push("--user=mysql".into());
         }
