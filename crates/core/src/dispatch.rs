@@ -1,64 +1,67 @@
-//! The dispatcher: one loop that owns all state of a running outbox. It claims what can start, hands messages to their
-//! handlers, gathers outcomes and settles them, keeps leases, and stops without losing anything.
+//! The dispatcher: one loop that runs an outbox. It claims what can start, hands messages to their handlers, settles
+//! outcomes, keeps leases, and stops without losing anything.
 //!
-//! Handlers and calls to the store are tasks of their own; the loop never waits for one of them, and never cancels a call
-//! to the store. An error of a call never ends the loop.
+//! [`Held`] owns every message of this worker. The parts around it each own one concern and nothing else: they take events,
+//! answer with what is to be done, and say when they want to be asked again. This file routes between them and sleeps until
+//! the earliest of those moments. Handlers and calls to the store are tasks of their own: the loop never waits for one of
+//! them, never cancels a call to the store, and never runs code of users.
 
 mod by_lease;
 pub(crate) mod call;
-mod claim;
+mod claimer;
 mod deliver;
 mod ends;
-mod handle;
+mod executor;
+mod held;
 pub(crate) mod hot;
-mod pause;
+mod leases;
+mod pauses;
 mod prefetch;
 pub(crate) mod progress;
 mod queue;
-mod renew;
 mod runners;
-mod settle;
+mod settler;
 pub(crate) mod verdict;
+pub(crate) mod wake;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use self::by_lease::ByLease;
-use self::ends::Ends;
-use self::handle::{Phase, Running, Why};
-use self::hot::Fresh;
-use self::pause::Pauses;
-use self::prefetch::Prefetch;
-use self::queue::{Queue, Waiting};
-use self::renew::{Held, Stage};
-use self::runners::{Runners, Start};
-use self::settle::Gathered;
+use self::claimer::{Claim, Claimer, Situation, came_alone};
+use self::executor::{Executor, Gate, Over};
+use self::held::{Awaits, Held, Holding, Stage, Waiting, Why, runs_alone};
+use self::hot::{Fresh, Opened};
+use self::leases::Leases;
+use self::pauses::{Admission, Pauses};
+use self::settler::Settler;
 use crate::commons::Load;
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::Lease;
+use crate::id::{Lease, WorkItemId};
 use crate::message::Message;
-use crate::metrics::{self, gauge, gauge_with};
-use crate::outbox::Inner;
-use crate::outcome::Settled;
-use crate::poll::Poll;
+use crate::metrics::{self, count, gauge, gauge_with};
+use crate::outbox::{Home, Inner};
+use crate::outcome::{Outcome, Settled, Settlement};
 use crate::shutdown::Shutdown;
-use crate::store::{SettledBatch, Store};
+use crate::store::{ClaimRequest, SettledBatch, Store};
 use crate::topic::Topics;
 
-/// How long a handler that was dropped may take to be gone before its thread is taken for blocked, and how long the last
-/// settlements of a shutdown may take.
+/// How long the last settlements of a shutdown may take, and half of it: how long handlers may take that it cut off.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 /// How many turns in a row may be about handlers that have ended already, before everything else is looked at again.
 const QUICK_TURNS: u32 = 32;
+/// A loop that wakes up this much too late has stood still.
+const STOOD_STILL: Duration = Duration::from_millis(200);
 /// How often queues are measured and leases looked at.
-const LOOK_ROUND: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// A message that comes back while its last delivery is still under way here waits this long.
+const OVERLAP_DELAY: Duration = Duration::from_secs(1);
+
 /// What a run has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -73,6 +76,16 @@ pub struct Tally {
     pub dead: u64,
 }
 
+impl Tally {
+    fn add(&mut self, other: Self) {
+        let Self { delivered, failed, deferred, dead } = other;
+        self.delivered += delivered;
+        self.failed += failed;
+        self.deferred += deferred;
+        self.dead += dead;
+    }
+}
+
 /// Whether the dispatcher goes on for ever or until there is nothing left that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
@@ -83,8 +96,8 @@ pub(crate) enum Until {
 /// What a call to the store came back with.
 #[derive(Debug)]
 enum Reply {
-    Claimed { limit: u32, asked: Instant, activity: u64, outcome: Result<Vec<Message>> },
-    Settled { batch: Vec<Gathered>, outcome: Result<SettledBatch> },
+    Claimed { claim: Claim, asked: Instant, outcome: Result<Vec<Message>> },
+    Settled { leases: Vec<Lease>, outcome: Result<SettledBatch> },
     Renewed { leases: Vec<Lease>, asked: Instant, outcome: Result<Vec<Settled>> },
     Paused { asked: Instant, outcome: Result<Topics> },
 }
@@ -93,64 +106,20 @@ pub(crate) struct Dispatcher<S> {
     inner: Arc<Inner<S>>,
     until: Until,
     tally: Tally,
-    /// Grows with everything that may have made something claimable.
-    activity: u64,
-    /// The activity as of which a claim found nothing.
-    nothing_since: Option<u64>,
+    /// Why a drain ends before everything is done.
     failure: Option<Error>,
-
-    poll: Poll,
-    prefetch: Prefetch,
-    last_full_claim: Option<Instant>,
-    /// How many claims are under way, and how many messages they may bring.
-    claims: u32,
-    expected: usize,
-    /// Whether the last one came back full, so that there is more.
-    was_full: bool,
-    /// Whether it waits for its turn to look, or for its turn to start a handler, among other outboxes.
-    asked_to_look: bool,
-    is_in_line: bool,
-    /// What it has told the others that it holds.
-    told_held: (bool, Load),
-    /// Whether something became claimable that the claim under way may have missed: certainly, or perhaps.
-    look_again: bool,
-    look_soon: bool,
-    average_bytes: f64,
-
-    queue: Queue,
-    /// Waiting, but their lease must be renewed before they may start.
-    stale: Vec<Waiting>,
-    held: ByLease<Held>,
+    held: Held,
+    claimer: Claimer,
+    executor: Executor,
+    settler: Settler,
+    leases: Leases,
     pauses: Pauses,
-
-    running: ByLease<Running>,
-    /// Those that are about to begin, and who begins them.
-    starts: Vec<Start>,
-    runners: Runners,
-    ends: Arc<Ends>,
-    /// Handlers that cannot be dropped because they block their thread.
-    stuck: HashSet<Lease>,
-    next_deadline: Option<Instant>,
-    /// Since when the others are waited for because a suspect is next, and until when the suspect runs alone.
-    clearing_since: Option<Instant>,
-    alone_until: Option<Instant>,
-
-    gathered: Vec<Gathered>,
-    /// Whether somebody waits for one of them.
-    awaited: bool,
-    settling: bool,
-    settled_at: Option<Instant>,
-    settle_pause: Option<Duration>,
-    settle_at: Option<Instant>,
-    settle_batch: usize,
-
-    renewing: bool,
-    renew_at: Instant,
-
     calls: JoinSet<Reply>,
     /// When the grace of a shutdown ends.
     grace_ends: Option<Instant>,
-    next_look_round: Instant,
+    next_check: Instant,
+    /// What the other tenants of the process know of what this one holds.
+    told_held: (bool, Load),
 }
 
 impl<S> std::fmt::Debug for Dispatcher<S> {
@@ -159,10 +128,10 @@ impl<S> std::fmt::Debug for Dispatcher<S> {
     }
 }
 
-/// Calls to the store are run to their end, whatever becomes of the dispatcher; handlers end with it.
+/// Calls to the store run to their end, also without the dispatcher. Handlers end with it.
 impl<S> Drop for Dispatcher<S> {
     fn drop(&mut self) {
-        self.running.values().for_each(|running| running.progress.abort());
+        self.held.all_running().for_each(|(_, _, running)| running.progress.abort());
         self.calls.detach_all();
         self.inner.share.ends();
     }
@@ -171,65 +140,34 @@ impl<S> Drop for Dispatcher<S> {
 impl<S: Store> Dispatcher<S> {
     pub(crate) fn new(inner: Arc<Inner<S>>, until: Until) -> Self {
         let now = Instant::now();
-        let settings = &inner.plan.settings;
+        let home = || Arc::clone(&inner) as Arc<dyn Home>;
         Self {
             until,
             tally: Tally::default(),
-            activity: 0,
-            nothing_since: None,
             failure: None,
-            poll: Poll::of(settings, inner.share.has_others(), now),
-            prefetch: Prefetch::new(settings.workers as usize, settings.batch as usize),
-            last_full_claim: None,
-            claims: 0,
-            expected: 0,
-            was_full: false,
-            asked_to_look: false,
-            is_in_line: false,
-            told_held: (false, Load::default()),
-            look_again: false,
-            look_soon: false,
-            average_bytes: 1024.0,
-            queue: Queue::default(),
-            stale: Vec::new(),
-            held: ByLease::default(),
-            pauses: Pauses::default(),
-            running: ByLease::default(),
-            starts: Vec::new(),
-            runners: Runners::default(),
-            ends: Arc::default(),
-            stuck: HashSet::new(),
-            next_deadline: None,
-            clearing_since: None,
-            alone_until: None,
-            gathered: Vec::new(),
-            awaited: false,
-            settling: false,
-            settled_at: None,
-            settle_pause: None,
-            settle_at: None,
-            settle_batch: settings.settle_batch as usize,
-            renewing: false,
-            renew_at: now + settings.lease / 3,
+            held: Held::default(),
+            claimer: Claimer::new(home(), now),
+            executor: Executor::new(home()),
+            settler: Settler::new(home()),
+            leases: Leases::new(home(), now),
+            pauses: Pauses::new(home()),
             calls: JoinSet::new(),
             grace_ends: None,
-            next_look_round: now,
+            next_check: now,
+            told_held: (false, Load::default()),
             inner,
         }
     }
 
     /// Runs until it is told to stop, or until nothing is left to do.
-    pub(crate) async fn run(
-        mut self,
-        mut hot: UnboundedReceiver<Fresh>,
-        shutdown: Shutdown,
-    ) -> Result<Tally> {
+    pub(crate) async fn run(mut self, hot: Opened, shutdown: Shutdown) -> Result<Tally> {
+        let Opened { receiver: mut hot, opening } = hot;
         let inner = Arc::clone(&self.inner);
         let wakeup = || {
             let inner = Arc::clone(&inner);
             Box::pin(async move { inner.store.wakeup().await })
         };
-        let ends = Arc::clone(&self.ends);
+        let ends = Arc::clone(self.executor.ends());
         let mut woken = wakeup();
         let mut hot_open = true;
         let mut quick_turns = 0;
@@ -239,32 +177,24 @@ impl<S: Store> Dispatcher<S> {
                 self.arrived(fresh);
             }
             let now = Instant::now();
-            self.on_time(now);
-            if inner.share.must_give_way(now) {
-                self.give_back_waiting();
-            }
-            self.ask(now);
-            self.start(now);
-            self.settle(now);
-            self.renew(now);
-            self.claim(now);
+            let situation = self.turn(now);
             if self.is_over(now, hot_open) {
                 if self.is_stopping() {
                     break;
                 }
                 // Nothing is left; once nothing can come in any more, either, it is over.
-                inner.door.close();
+                inner.door.close(opening);
                 self.stop(now);
                 continue;
             }
-            // Whoever waits for one thing of many pays for all of them: not while handlers end faster than that.
+            // `select!` polls every branch; skip it while handlers finish faster than that.
             if quick_turns < QUICK_TURNS && self.some_ended() {
                 quick_turns += 1;
                 continue;
             }
             quick_turns = 0;
             self.tell_held();
-            let timer = self.next_timer(now);
+            let timer = self.next_timer(now, &situation);
             tokio::select! {
                 biased;
                 () = shutdown.ended() => {
@@ -272,7 +202,7 @@ impl<S: Store> Dispatcher<S> {
                     return Ok(self.tally);
                 }
                 () = shutdown.begun(), if self.grace_ends.is_none() => {
-                    inner.door.close();
+                    inner.door.close(opening);
                     self.stop(Instant::now());
                 }
                 () = ends.some() => drop(self.some_ended()),
@@ -294,6 +224,10 @@ impl<S: Store> Dispatcher<S> {
                 }
                 () = sleep_until(timer.unwrap_or(now)), if timer.is_some() => {}
             }
+            let overslept = timer.map(|timer| timer.max(now).elapsed()).unwrap_or_default();
+            if overslept >= STOOD_STILL {
+                self.executor.stood_still(&mut self.held, overslept);
+            }
         }
         let left = self.held.len();
         if inner.share.has_others() {
@@ -312,137 +246,443 @@ impl<S: Store> Dispatcher<S> {
         }
     }
 
-    /// Tells the others what it holds, if that has changed.
-    fn tell_held(&mut self) {
-        let any = self.claims > 0 || !self.held.is_empty();
-        // The room of hot messages is bounded by their slots.
-        let messages = self.held.len().saturating_sub(self.queue.hot_len() + self.pauses.waiting());
-        let held = (any, Load { messages, bytes: self.queue.cold_bytes() });
-        if self.told_held != held {
-            self.told_held = held;
-            self.inner.share.holds(any, held.1);
+    /// One turn: everything that can be done now, in the order that frees the most. Says how much may be claimed.
+    fn turn(&mut self, now: Instant) -> Situation {
+        self.on_time(now);
+        let gives_way = self.inner.share.must_give_way(now);
+        if gives_way {
+            self.give_back_waiting();
         }
-    }
-
-    fn woken(&mut self) {
-        let now = Instant::now();
-        if self.inner.at_once.swap(false, Ordering::AcqRel) {
-            // Whoever says so may have given the store another way to its database: what could not be settled may be now.
-            self.settle_at = self.settle_at.map(|at| at.min(now));
-            self.look_at_once(now);
-        } else {
-            self.poll.woken(now);
-            self.look_soon = self.claims > 0;
+        if !self.is_stopping() && self.pauses.asks(now, self.held.counts().queued() > 0) {
+            self.ask_pauses();
         }
-        self.activity += 1;
-    }
-
-    /// Something is there to be claimed, certainly or as good as.
-    fn look_at_once(&mut self, now: Instant) {
-        self.poll.found_all(now);
-        self.look_again = self.claims > 0;
+        self.start(now);
+        let in_hurry = self.is_in_hurry();
+        if let Some(settlements) = self.settler.next_batch(&mut self.held, now, in_hurry) {
+            self.settle(settlements);
+        }
+        if let Some(leases) = self.leases.next_batch(&self.held, now) {
+            self.renew(leases);
+        }
+        let situation = self.situation(now, gives_way);
+        if let Some(claim) = self.claimer.next_claim(&self.held, &situation, now) {
+            self.claim(claim);
+        }
+        situation
     }
 
     fn on_time(&mut self, now: Instant) {
-        if self.next_deadline.is_some_and(|deadline| deadline <= now) {
-            self.deadlines(now);
+        let given_up = self.executor.on_deadline(&mut self.held, now);
+        self.over(given_up);
+        if let Some(end) = self.grace_ends.filter(|end| *end <= now) {
+            self.executor.cut_off(&mut self.held, end + LAST_GRACE / 2);
         }
-        if self.grace_ends.is_some_and(|end| end <= now) {
-            let working = self.running.iter().filter(|(_, running)| running.phase == Phase::Working);
-            let working: Vec<Lease> = working.map(|(lease, _)| *lease).collect();
-            if !working.is_empty() {
-                warn!(store = %self.inner.name, handlers = working.len(), "handlers are cut off by the shutdown");
-            }
-            for lease in working {
-                self.cancel(lease, Why::ShutDown, now, LAST_GRACE / 2);
-            }
-            // Those that were told to stop before have no more time than these, or the end would come before theirs.
-            for running in
-                self.running.values_mut().filter(|running| matches!(running.phase, Phase::Cancelled(_)))
-            {
-                running.deadline = running.deadline.min(now + LAST_GRACE / 2);
-                self.next_deadline = self.next_deadline.map(|next| next.min(running.deadline));
-            }
-        }
-        if self.next_look_round <= now {
-            self.next_look_round = now + LOOK_ROUND.min(self.inner.plan.settings.lease / 4);
+        if self.next_check <= now {
+            self.next_check = now + CHECK_EVERY.min(self.inner.plan.settings.lease / 4);
             self.gauges();
-            self.expired(now);
+            self.stop_expired(now);
         }
     }
 
-    fn next_timer(&self, now: Instant) -> Option<Instant> {
-        // Whoever waits for a turn is woken for it.
-        // Nor does anybody look again who is only waiting for the end.
-        let is_looking = !self.asked_to_look
-            && (self.until() == Until::ShutDown || self.nothing_since != Some(self.activity));
-        let poll = self.wanted(now).filter(|_| is_looking).map(|_| self.poll.next());
-        // Whoever has given way for that long has said so, and is woken when the suspect is over.
+    fn start(&mut self, now: Instant) {
+        // A crash repeats what was delivered and not settled: there is a limit to it.
+        let most_decided = self.inner.plan.settings.settle_batch as usize;
+        let gate = Gate {
+            is_closed: self.settler.is_paused() || self.held.counts().decided >= most_decided,
+            is_settling: self.settler.is_settling(),
+        };
+        let started = self.executor.start(&mut self.held, gate, now);
+        started.waited.into_iter().for_each(|waited| self.claimer.waited(waited));
+        if started.needs_renewal {
+            self.leases.hurry(now);
+        }
+    }
+
+    /// Whether outcomes are settled without waiting for more of them.
+    fn is_in_hurry(&self) -> bool {
+        let counts = self.held.counts();
+        let is_idle = counts.running == 0 && counts.queued() == 0;
+        self.is_stopping() || (self.until() == Until::Idle && is_idle)
+    }
+
+    fn situation(&self, now: Instant, gives_way: bool) -> Situation {
+        let is_closed = self.is_stopping()
+            || self.settler.is_paused()
+            || self.inner.plan.registry.is_empty()
+            || gives_way
+            || self.executor.has_suspect(&self.held, now);
+        let until_idle = self.until() == Until::Idle;
+        Situation { is_closed, free: self.executor.free(&self.held), until_idle }
+    }
+
+    /// When to wake up at the latest.
+    fn next_timer(&self, now: Instant, situation: &Situation) -> Option<Instant> {
+        let (held, counts) = (&self.held, self.held.counts());
+        // After that time the other tenants need not wait for a suspect, and are woken when it is over.
         let way = self.inner.share.gives_way_until().filter(|until| *until > now);
-        let renew = (!self.held.is_empty() && !self.renewing).then_some(self.renew_at);
-        let clearing = self
-            .clearing_since
-            .map(|since| since + self.inner.plan.settings.lease)
-            .filter(|until| *until > now);
-        let alone = self.alone_until.filter(|until| *until > now);
         let grace = self.grace_ends.map(|end| if end > now { end } else { end + 2 * LAST_GRACE });
-        let look_round = (!self.running.is_empty()).then_some(self.next_look_round);
-        // Not while a settlement is under way: a time that has passed would wake the loop again and again.
-        let settle = self
-            .settle_at
-            .max(self.next_settlement())
-            .filter(|_| !self.settling && !self.gathered.is_empty());
+        let check = (counts.running > 0).then_some(self.next_check);
+        let pauses = self.pauses.next_wakeup(now, counts.queued() > 0).filter(|_| !self.is_stopping());
         [
-            poll,
             way,
-            renew,
-            clearing,
-            alone,
             grace,
-            look_round,
-            self.next_deadline,
-            self.runners.next_look(),
-            settle,
-            self.next_question(now),
+            check,
+            pauses,
+            self.claimer.next_wakeup(held, situation),
+            self.executor.next_wakeup(now),
+            self.settler.next_wakeup(held, self.is_in_hurry()),
+            self.leases.next_wakeup(held),
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    fn stop(&mut self, now: Instant) {
-        if self.inner.share.has_others() {
-            debug!(store = %self.inner.name, running = self.running.len(), "shutting down");
+    fn ask_pauses(&mut self) {
+        let inner = Arc::clone(&self.inner);
+        self.calls.spawn(async move {
+            let asked = Instant::now();
+            let outcome = inner.call(inner.store.paused()).await;
+            Reply::Paused { asked, outcome }
+        });
+    }
+
+    fn settle(&mut self, settlements: Vec<Settlement>) {
+        let inner = Arc::clone(&self.inner);
+        self.calls.spawn(async move {
+            let outcome = inner.call(inner.store.settle(&settlements)).await;
+            let leases = settlements.into_iter().map(|settlement| settlement.lease).collect();
+            Reply::Settled { leases, outcome }
+        });
+    }
+
+    fn renew(&mut self, leases: Vec<Lease>) {
+        let inner = Arc::clone(&self.inner);
+        self.calls.spawn(async move {
+            let asked = Instant::now();
+            let outcome = inner.call(inner.store.renew(&leases, inner.plan.settings.lease)).await;
+            Reply::Renewed { leases, asked, outcome }
+        });
+    }
+
+    fn claim(&mut self, claim: Claim) {
+        let inner = Arc::clone(&self.inner);
+        self.calls.spawn(async move {
+            let request = ClaimRequest::new(inner.worker.clone())
+                .limit(claim.limit)
+                .lease(inner.plan.settings.lease)
+                .topics(inner.plan.registry.topics().into_owned());
+            let asked = Instant::now();
+            let outcome = inner.call(inner.store.claim(&request)).await;
+            Reply::Claimed { claim, asked, outcome }
+        });
+    }
+
+    fn replied(&mut self, reply: Result<Reply, JoinError>) {
+        match reply {
+            Ok(Reply::Claimed { claim, asked, outcome }) => self.claimed(claim, asked, outcome),
+            Ok(Reply::Settled { leases, outcome }) => self.settled(leases, outcome),
+            Ok(Reply::Renewed { leases, asked, outcome }) => self.renewed(&leases, asked, outcome),
+            Ok(Reply::Paused { asked, outcome }) => self.learned(asked, outcome),
+            // A store's panics are caught: this is one of our own. What was to be settled comes again.
+            Err(_) => {
+                self.claimer.lost_track();
+                self.settler.lost_track(&mut self.held);
+                self.leases.failed();
+                self.pauses.lost_track();
+                error!(store = %self.inner.name, "a call to the store panicked");
+            }
+        }
+    }
+
+    fn claimed(&mut self, claim: Claim, asked: Instant, outcome: Result<Vec<Message>>) {
+        let messages = match outcome {
+            Ok(messages) => messages,
+            Err(error) => {
+                self.claimer.failed(claim);
+                self.inner.failed("claim", &error);
+                if self.until() == Until::Idle {
+                    self.failure = Some(error);
+                }
+                return;
+            }
+        };
+        self.inner.is_up();
+        let now = Instant::now();
+        let is_dry = self.executor.free(&self.held) > 0 && self.held.counts().queued() == 0;
+        self.claimer.claimed(claim, &messages, is_dry);
+        let old = self.older(&messages);
+        old.iter().for_each(|old| self.lose(*old, now));
+        // A claim that was asked for before a suspect came in by another one does not join it, either.
+        let joins_suspect = self.executor.has_suspect(&self.held, now) && !came_alone(&messages);
+        let gives_back = self.is_stopping() || joins_suspect;
+        let until = asked + self.inner.plan.settings.lease;
+        for message in messages {
+            let lease = message.lease();
+            let overlaps = !gives_back && self.overlaps(&message, &old);
+            let waiting = Waiting { awaits: Awaits::Handler, since: now, slot: None };
+            self.held.insert(Holding { message: Arc::new(message), until, stage: Stage::Waiting(waiting) });
+            if gives_back {
+                self.release(lease);
+            } else if overlaps {
+                self.settler.decide(&mut self.held, lease, Outcome::Defer { delay: OVERLAP_DELAY });
+            } else {
+                self.executor.enqueue(&self.held, lease);
+            }
+        }
+    }
+
+    /// Whether a message may not start yet: an older delivery of it has not stopped, or both it and a message that runs must
+    /// run alone.
+    fn overlaps(&self, message: &Message, old: &[Lease]) -> bool {
+        let is_running = |lease: &Lease| {
+            self.held.get(*lease).is_some_and(|holding| matches!(holding.stage, Stage::Running(_)))
+        };
+        old.iter().any(|old| old.item == message.item && is_running(old))
+            || (runs_alone(message) && self.executor.runs_one_alone(&self.held))
+    }
+
+    /// Leases of the same messages that were lost without this worker's noticing. Messages on their first lease have none.
+    fn older(&self, messages: &[Message]) -> Vec<Lease> {
+        let again: HashMap<WorkItemId, i32> = messages
+            .iter()
+            .filter(|message| message.epoch > 1)
+            .map(|message| (message.item, message.epoch))
+            .collect();
+        if again.is_empty() {
+            return Vec::new();
+        }
+        let is_older = |holding: &Holding| {
+            again.get(&holding.message.item).is_some_and(|epoch| holding.message.epoch < *epoch)
+        };
+        self.held.leases(is_older)
+    }
+
+    fn settled(&mut self, leases: Vec<Lease>, outcome: Result<SettledBatch>) {
+        match outcome {
+            Ok(answers) => {
+                let aftermath = self.settler.settled(&mut self.held, &leases, &answers.settled);
+                self.tally.add(aftermath.tally);
+                self.claimer.note_activity();
+                aftermath.due.into_iter().for_each(|due| self.claimer.hint(due));
+                if aftermath.look_at_once {
+                    self.claimer.look_at_once(Instant::now());
+                }
+                self.inner.joins_ended(&answers.joins);
+            }
+            Err(error) => {
+                self.inner.failed("settle", &error);
+                if let Some(refused) = self.settler.failed(&mut self.held, leases, &error) {
+                    self.set_aside(refused, error);
+                }
+            }
+        }
+    }
+
+    /// The store refuses this outcome, and takes others: its lease is left to run out, and the message comes again.
+    fn set_aside(&mut self, lease: Lease, error: Error) {
+        let Some(Holding { message, .. }) = self.held.remove(lease) else { return };
+        error!(
+            message_id = %message.id, topic = %message.topic, store = %self.inner.name, error = ?error,
+            "store refused an outcome: the message is delivered again when its lease ends"
+        );
+        if self.until() == Until::Idle {
+            self.failure = Some(error);
+        }
+    }
+
+    fn renewed(&mut self, leases: &[Lease], asked: Instant, outcome: Result<Vec<Settled>>) {
+        match outcome {
+            Ok(answers) => {
+                let now = Instant::now();
+                let renewed = self.leases.renewed(&mut self.held, leases, asked, &answers);
+                renewed.lost.into_iter().for_each(|lease| self.lose(lease, now));
+                renewed.queued.into_iter().for_each(|lease| self.executor.enqueue(&self.held, lease));
+            }
+            Err(error) => {
+                self.inner.failed("renew", &error);
+                self.leases.failed();
+            }
+        }
+    }
+
+    /// The store has said what is paused, or could not.
+    fn learned(&mut self, asked: Instant, outcome: Result<Topics>) {
+        let now = Instant::now();
+        let learned = self.pauses.learned(asked, outcome);
+        for lease in learned.unsure {
+            self.admit(lease, now);
+        }
+        let mut given_back = 0_usize;
+        if learned.is_any_paused {
+            // A claim that was under way may have brought some since the last time.
+            let is_paused = |holding: &Holding| {
+                matches!(holding.stage, Stage::Waiting(_))
+                    && self.pauses.admission(holding.message.topic.as_str(), now) == Admission::Paused
+            };
+            let paused = self.held.leases(is_paused);
+            given_back = paused.len();
+            paused.into_iter().for_each(|lease| self.release(lease));
+        }
+        if learned.has_changed {
+            info!(store = %self.inner.name, given_back, "paused topics have changed");
+            // What was paused until now can be claimed.
+            self.claimer.note_activity();
+            self.claimer.look_at_once(now);
+        }
+    }
+
+    /// A fresh message has waited for an answer about pauses.
+    fn admit(&mut self, lease: Lease, now: Instant) {
+        let Some((holding, _)) = self.held.waiting(lease) else { return };
+        match self.pauses.admission(holding.message.topic.as_str(), now) {
+            Admission::Paused => self.release(lease),
+            Admission::Unknown => {
+                let settlement = Settlement::new(lease, Outcome::Release);
+                self.settler.decide_all(&mut self.held, settlement, true);
+            }
+            Admission::Start => {
+                self.held.change(lease, |holding| {
+                    if let Stage::Waiting(waiting) = &mut holding.stage {
+                        waiting.awaits = Awaits::Handler;
+                    }
+                });
+                self.executor.enqueue(&self.held, lease);
+            }
+        }
+    }
+
+    /// Tells the other tenants what this one holds, if that has changed.
+    fn tell_held(&mut self) {
+        let counts = self.held.counts();
+        let is_any = self.claimer.is_claiming() || !self.held.is_empty();
+        // Slots bound the room of hot messages.
+        let messages = self.held.len().saturating_sub(counts.hot + counts.awaiting_pause_check);
+        let held = (is_any, Load { messages, bytes: counts.cold_bytes });
+        if self.told_held != held {
+            self.told_held = held;
+            self.inner.share.holds(is_any, held.1);
+        }
+    }
+
+    fn woken(&mut self) {
+        let now = Instant::now();
+        if self.inner.at_once.swap(false, Ordering::AcqRel) {
+            // The store may have another way to its database by now: what could not be settled may be.
+            self.settler.hurry(now);
+            self.claimer.look_at_once(now);
         } else {
-            info!(store = %self.inner.name, running = self.running.len(), "shutting down");
+            self.claimer.look_soon(now);
+        }
+        self.claimer.note_activity();
+    }
+
+    /// A message came by the hot path.
+    fn arrived(&mut self, fresh: Fresh) {
+        let Fresh { message, slot, leased } = fresh;
+        let (now, lease) = (Instant::now(), message.lease());
+        count(metrics::HOT_ENQUEUED, &self.inner.name, 1);
+        self.claimer.note_activity();
+        self.pauses.heard();
+        let admission = self.pauses.admission(message.topic.as_str(), now);
+        let is_unknown = admission == Admission::Unknown;
+        let awaits = if is_unknown { Awaits::PauseCheck } else { Awaits::Handler };
+        let until = leased + self.inner.plan.settings.lease;
+        let stage = Stage::Waiting(Waiting { awaits, since: now, slot: Some(slot) });
+        self.held.insert(Holding { message, until, stage });
+        match admission {
+            _ if self.is_stopping() => self.release(lease),
+            Admission::Start => self.executor.enqueue(&self.held, lease),
+            Admission::Paused => self.release(lease),
+            Admission::Unknown => self.pauses.await_answer(lease),
+        }
+    }
+
+    /// Lets other workers have a message, or this one later, at no cost.
+    fn release(&mut self, lease: Lease) {
+        self.settler.decide(&mut self.held, lease, Outcome::Release);
+    }
+
+    /// Takes in the deliveries that have ended; whether there were any.
+    fn some_ended(&mut self) -> bool {
+        let over = self.executor.ended(&mut self.held);
+        let is_any = !over.is_empty();
+        over.iter().for_each(|_| self.claimer.delivery_ended());
+        self.over(over);
+        is_any
+    }
+
+    fn over(&mut self, over: Vec<Over>) {
+        for Over { lease, decision } in over {
+            match decision {
+                Some(decision) => {
+                    let settlement =
+                        Settlement { lease, outcome: decision.outcome, handled: decision.handled };
+                    self.settler.decide_all(&mut self.held, settlement, false);
+                }
+                None => drop(self.held.remove(lease)),
+            }
+        }
+    }
+
+    /// A lease was lost: its message is not this worker's any more.
+    fn lose(&mut self, lease: Lease, now: Instant) {
+        let Some(holding) = self.held.get(lease) else { return };
+        match &holding.stage {
+            Stage::Decided(decided) if decided.is_settling => return,
+            Stage::Running(running) if running.is_lost => return,
+            Stage::Running(_) => {
+                let until = now + self.inner.plan.settings.cancel_grace;
+                self.executor.lose(&mut self.held, lease, until);
+            }
+            Stage::Waiting(_) | Stage::Decided(_) => drop(self.held.remove(lease)),
+        }
+        count(metrics::LOST, &self.inner.name, 1);
+        warn!(item = %lease.item, store = %self.inner.name, "lease lost");
+    }
+
+    /// By the monotonic clock these leases are over, and it is unknown whether they were renewed: stop, to be safe.
+    fn stop_expired(&mut self, now: Instant) {
+        let is_expired =
+            |holding: &Holding| holding.until <= now && matches!(holding.stage, Stage::Running(_));
+        let until = now + self.inner.plan.settings.cancel_grace;
+        for lease in self.held.leases(is_expired) {
+            self.executor.cancel(&mut self.held, lease, Why::Lost, until);
+        }
+    }
+
+    fn stop(&mut self, now: Instant) {
+        let running = self.held.counts().running;
+        if self.inner.share.has_others() {
+            debug!(store = %self.inner.name, running, "shutting down");
+        } else {
+            info!(store = %self.inner.name, running, "shutting down");
         }
         self.grace_ends = Some(now + self.inner.plan.settings.shutdown_grace);
         self.give_back_waiting();
     }
 
-    /// Lets others have what has not been started.
+    /// Lets other workers have what has not been started.
     fn give_back_waiting(&mut self) {
-        let mut waiting: Vec<Waiting> = self.queue.drain();
-        waiting.append(&mut self.stale);
-        waiting.extend(self.pauses.drain());
-        for waiting in waiting {
-            self.release(waiting.message);
+        self.pauses.forget();
+        if self.held.counts().waiting() > 0 {
+            let waiting = self.held.leases(|holding| matches!(holding.stage, Stage::Waiting(_)));
+            waiting.into_iter().for_each(|lease| self.release(lease));
         }
     }
 
     fn is_over(&self, now: Instant, hot_open: bool) -> bool {
-        let quiet = self.running.is_empty()
-            && self.gathered.is_empty()
-            && self.queue.is_empty()
-            && self.stale.is_empty()
-            && self.pauses.waiting() == 0
-            && !self.settling
-            && self.claims == 0;
+        let counts = self.held.counts();
+        let is_quiet = counts.running == 0
+            && counts.decided == 0
+            && counts.waiting() == 0
+            && !self.settler.is_settling()
+            && !self.claimer.is_claiming();
         match self.grace_ends {
-            Some(end) => (quiet && !hot_open) || now >= end + 2 * LAST_GRACE,
+            Some(end) => (is_quiet && !hot_open) || now >= end + 2 * LAST_GRACE,
             None => {
-                let nothing = self.nothing_since == Some(self.activity);
-                self.failure.is_some() || (self.until() == Until::Idle && nothing && quiet)
+                let is_idle = self.until() == Until::Idle && self.claimer.found_nothing() && is_quiet;
+                self.failure.is_some() || is_idle
             }
         }
     }
@@ -455,69 +695,10 @@ impl<S: Store> Dispatcher<S> {
         self.grace_ends.is_some()
     }
 
-    fn replied(&mut self, reply: Result<Reply, JoinError>) {
-        let Ok(reply) = reply else {
-            // A store's panics are caught: this is one of our own. What was to be settled comes again.
-            self.held.retain(|_, held| held.stage != Stage::Settling);
-            (self.claims, self.expected) = (0, 0);
-            (self.settling, self.renewing) = (false, false);
-            self.pauses.unasked();
-            self.inner.share.looked(None);
-            self.poll.failed(Instant::now(), fastrand::f64());
-            error!(store = %self.inner.name, "a call to the store panicked");
-            return;
-        };
-        match reply {
-            Reply::Claimed { limit, asked, activity, outcome } => {
-                self.claims = self.claims.saturating_sub(1);
-                self.expected = self.expected.saturating_sub(limit as usize);
-                match outcome {
-                    Ok(messages) => {
-                        self.inner.is_up();
-                        self.claimed(limit, asked, activity, messages);
-                    }
-                    Err(error) => {
-                        self.inner.share.looked(None);
-                        self.told("claim", &error);
-                        self.poll.failed(Instant::now(), fastrand::f64());
-                        if self.until() == Until::Idle {
-                            self.failure = Some(error);
-                        }
-                    }
-                }
-            }
-            Reply::Settled { batch, outcome } => {
-                self.settling = false;
-                match outcome {
-                    Ok(answers) => {
-                        self.settled(&batch, &answers.settled);
-                        self.inner.joins_ended(&answers.joins);
-                    }
-                    Err(error) => self.settling_failed(batch, &error),
-                }
-            }
-            Reply::Paused { asked, outcome } => self.learned(asked, outcome),
-            Reply::Renewed { leases, asked, outcome } => {
-                self.renewing = false;
-                match outcome {
-                    Ok(answers) => self.renewed(&leases, asked, &answers),
-                    Err(error) => {
-                        self.told("renew", &error);
-                        let pause = (self.inner.plan.settings.lease / 10).min(Duration::from_secs(1));
-                        self.renew_at = Instant::now() + pause;
-                    }
-                }
-            }
-        }
-    }
-
-    fn told(&self, operation: &'static str, failed: &Error) {
-        self.inner.failed(operation, failed);
-    }
-
     fn gauges(&self) {
-        gauge_with(metrics::QUEUE_DEPTH, &self.inner.name, "queue", "hot", self.queue.hot_len() as u64);
-        gauge_with(metrics::QUEUE_DEPTH, &self.inner.name, "queue", "cold", self.queue.cold_len() as u64);
-        gauge(metrics::RUNNING, &self.inner.name, self.running.len() as u64);
+        let counts = self.held.counts();
+        gauge_with(metrics::QUEUE_DEPTH, &self.inner.name, "queue", "hot", counts.hot as u64);
+        gauge_with(metrics::QUEUE_DEPTH, &self.inner.name, "queue", "cold", counts.cold as u64);
+        gauge(metrics::RUNNING, &self.inner.name, counts.running as u64);
     }
 }

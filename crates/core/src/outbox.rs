@@ -28,9 +28,9 @@ pub use self::transaction::OutboxTransaction;
 use crate::alert::Latency;
 use crate::commons::Share;
 use crate::dispatch::call::unpanicked;
-use crate::dispatch::hot::Door;
+use crate::dispatch::hot::{Door, Opening};
 use crate::dispatch::verdict::{self, Ended, Rules};
-use crate::dispatch::{Dispatcher, Tally, Until};
+use crate::dispatch::{Dispatcher, Tally, Until, wake};
 use crate::encryption::{self, Cipher};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::IntoMessage;
@@ -133,6 +133,10 @@ pub(crate) struct Plan {
 /// An outbox whose store's type has been forgotten.
 pub(crate) trait Home: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &Arc<str>;
+    fn plan(&self) -> &Plan;
+    fn share(&self) -> &Share;
+    fn door(&self) -> &Door;
+    fn latency(&self) -> &Latency;
     /// Handles a message that waits for a join.
     fn wait(self: Arc<Self>, message: Arc<Message>) -> Answering;
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
@@ -149,6 +153,22 @@ pub(crate) trait Home: std::fmt::Debug + Send + Sync {
 impl<S: Store> Home for Inner<S> {
     fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn share(&self) -> &Share {
+        &self.share
+    }
+
+    fn door(&self) -> &Door {
+        &self.door
+    }
+
+    fn latency(&self) -> &Latency {
+        &self.latency
     }
 
     fn wait(self: Arc<Self>, message: Arc<Message>) -> Answering {
@@ -234,28 +254,31 @@ impl<S> Inner<S> {
     pub(crate) fn look_at_once(&self) -> bool {
         self.at_once.store(true, Ordering::Release);
         self.wake.notify_one();
+        wake::release_last_woken();
         true
     }
+}
 
+impl Plan {
     /// Encrypts a message that is about to be stored, if that is to be.
     pub(crate) fn seal(&self, message: &mut NewMessage) -> Result<()> {
-        self.plan.cipher.as_ref().map_or(Ok(()), |cipher| encryption::seal(&**cipher, message))
+        self.cipher.as_ref().map_or(Ok(()), |cipher| encryption::seal(&**cipher, message))
     }
 
     /// Decrypts a message for its handlers, or says what is to become of it.
     pub(crate) fn open(&self, message: &Arc<Message>) -> Result<Arc<Message>, Failure> {
-        if self.plan.cipher.is_none() && !encryption::is_sealed(message) {
+        if self.cipher.is_none() && !encryption::is_sealed(message) {
             return Ok(Arc::clone(message));
         }
         let mut open = Message::clone(message);
-        encryption::open(self.plan.cipher.as_deref(), &mut open)?;
+        encryption::open(self.cipher.as_deref(), &mut open)?;
         Ok(Arc::new(open))
     }
 
     /// What is decided by this topic.
     pub(crate) fn rules_of(&self, topic: &str) -> &Rules {
-        let own = self.plan.rules_by_topic.iter().find(|(topics, _)| topics.contains(topic));
-        own.map_or(&self.plan.rules, |(_, rules)| rules)
+        let own = self.rules_by_topic.iter().find(|(topics, _)| topics.contains(topic));
+        own.map_or(&self.rules, |(_, rules)| rules)
     }
 }
 
@@ -312,6 +335,8 @@ impl<S: Store> Inner<S> {
         }
         if here {
             self.wake.notify_one();
+            // The caller is the user's code, and may compute, or block, from here on.
+            wake::release_last_woken();
         }
         if !elsewhere || !self.plan.settings.notify || !self.nudges.gather() {
             return;
@@ -326,6 +351,7 @@ impl<S: Store> Inner<S> {
                 tokio::time::sleep(pause).await;
             }
         });
+        wake::release_last_woken();
     }
 }
 
@@ -398,7 +424,7 @@ impl<S: Store> Outbox<S> {
             Ok(()) => true,
             Err(failure) => {
                 let ended = Ended::Answered(Err(HandlerError::failed(failure)));
-                let rules = self.inner.rules_of(message.topic.as_str());
+                let rules = self.inner.plan.rules_of(message.topic.as_str());
                 let outcome =
                     verdict::outcome(message, ended, rules, &self.inner.plan.settings, fastrand::f64());
                 closed.push(Settlement::new(message.lease(), outcome));
@@ -426,7 +452,7 @@ impl<S: Store> Outbox<S> {
     ///
     /// For a delay of your own, or many messages at a time, see [`settle`](Self::settle).
     pub async fn abandon(&self, message: &Message, failure: Failure) -> Result<Settled> {
-        let (rules, settings) = (self.inner.rules_of(message.topic.as_str()), &self.inner.plan.settings);
+        let (rules, settings) = (self.inner.plan.rules_of(message.topic.as_str()), &self.inner.plan.settings);
         let ended = Ended::Answered(Err(HandlerError(Answer::Retry { failure, after: None })));
         let outcome = verdict::outcome(message, ended, rules, settings, fastrand::f64());
         let settled = self.settle_all(&[message.lease()], &outcome).await?;
@@ -494,7 +520,7 @@ impl<S: Store> Outbox<S> {
 
     fn prepare(&self, message: impl IntoMessage) -> Result<NewMessage> {
         let mut message = self.prepare_plain(message)?;
-        self.inner.seal(&mut message)?;
+        self.inner.plan.seal(&mut message)?;
         Ok(message)
     }
 
@@ -557,6 +583,7 @@ impl<S: StoreAdmin> Outbox<S> {
             let Some(hot) = inner.door.open() else {
                 return Err(Error::new(ErrorKind::Configuration, "this outbox runs already").during("run"));
             };
+            let opening = hot.opening;
             let span = tracing::debug_span!("outbox", store = %inner.name, worker = %inner.worker);
             if !inner.share.has_others() {
                 info!(store = %inner.name, worker = %inner.worker, workers = inner.plan.settings.workers, "running");
@@ -565,7 +592,7 @@ impl<S: StoreAdmin> Outbox<S> {
             let dispatch = tokio::spawn(dispatcher.run(hot, shutdown.clone()).instrument(span.clone()));
             let housekeeping =
                 tokio::spawn(housekeeping::run(Arc::clone(&inner), shutdown.clone()).instrument(span));
-            let _guard = Guard(shutdown.clone(), Arc::clone(&inner));
+            let _guard = Guard { shutdown: shutdown.clone(), inner: Arc::clone(&inner), opening };
             let _pulse = inner.pulse();
             let ended = dispatch.await;
             shutdown.begin_once();
@@ -610,7 +637,7 @@ impl<S: StoreAdmin> Outbox<S> {
             return Err(Error::new(ErrorKind::Configuration, "this outbox runs already").during("drain"));
         };
         let shutdown = Shutdown::new();
-        let _guard = Guard(shutdown.clone(), Arc::clone(inner));
+        let _guard = Guard { shutdown: shutdown.clone(), inner: Arc::clone(inner), opening: hot.opening };
         let _pulse = inner.pulse();
         let dispatcher = Dispatcher::new(Arc::clone(inner), Until::Idle);
         match tokio::spawn(dispatcher.run(hot, shutdown)).await {
@@ -623,12 +650,16 @@ impl<S: StoreAdmin> Outbox<S> {
 }
 
 /// Closes the hot path, and begins a shutdown, however a run ends.
-struct Guard<S>(Shutdown, Arc<Inner<S>>);
+struct Guard<S> {
+    shutdown: Shutdown,
+    inner: Arc<Inner<S>>,
+    opening: Opening,
+}
 
 impl<S> Drop for Guard<S> {
     fn drop(&mut self) {
-        self.0.begin_once();
-        self.1.door.close();
+        self.shutdown.begin_once();
+        self.inner.door.close(self.opening);
     }
 }
 

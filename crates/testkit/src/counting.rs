@@ -12,7 +12,7 @@ use posthaste_core::{
     Finding, HistoryEntry, Holder, InboxEntry, InboxRecord, InboxStore, Join, JoinFilter, JoinId,
     JoinListing, JoinStore, Lease, Listing, Look, Message, MessageId, NewJoin, NewMessage, Once, Pause,
     Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement, Stats, StepEnd,
-    StepListing, Store, StoreAdmin, Topics, TransactionalStore, Transactions, Turn,
+    StepListing, Store, StoreAdmin, Topics, TransactionalStore, Transactions, Turn, WorkItemId,
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -30,6 +30,7 @@ struct Counts {
     failing: BTreeMap<&'static str, (u64, ErrorKind)>,
     held: BTreeMap<&'static str, Arc<Semaphore>>,
     lost_commits: u64,
+    refused: Option<WorkItemId>,
     largest_claim: usize,
     answered_claims: u64,
 }
@@ -83,6 +84,11 @@ impl<S> Counting<S> {
     /// Lets the next so many calls of this operation lose a conflict.
     pub fn conflict(&self, operation: &'static str, times: u64) {
         self.counts.lock().unwrap().failing.insert(operation, (times, ErrorKind::Conflict));
+    }
+
+    /// Refuses every settlement of this message, and with it the whole batch; none takes that back.
+    pub fn refuse(&self, item: Option<WorkItemId>) {
+        self.counts.lock().unwrap().refused = item;
     }
 
     /// Lets the answers of the next so many commits be lost: they take place, but nobody knows.
@@ -147,6 +153,10 @@ impl<S: Store> Store for Counting<S> {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<SettledBatch> {
         self.count("settle")?;
+        let refused = self.counts.lock().unwrap().refused;
+        if settlements.iter().any(|settlement| Some(settlement.lease.item) == refused) {
+            return Err(Error::new(ErrorKind::Database, "one of these is refused"));
+        }
         self.store.settle(settlements).await
     }
 

@@ -15,6 +15,7 @@ pub mod faults;
 pub mod handlers;
 pub mod hot;
 pub mod housekeeping;
+pub mod isolation;
 pub mod join_ends;
 pub mod join_faults;
 pub mod join_waits;
@@ -105,6 +106,12 @@ macro_rules! runtime_suite {
                 one_job_alone,
                 a_failed_job_goes_on,
                 the_longest_interval;
+            isolation:
+                neighbours_of_a_blocked_thread,
+                publishing_and_blocking,
+                committing_and_computing,
+                a_policy_that_blocks,
+                a_refused_outcome_is_set_aside;
             join_ends:
                 a_deadline_passes,
                 in_time_for_the_deadline,

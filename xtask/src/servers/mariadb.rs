@@ -136,7 +136,10 @@ mod tests {
         };
         let (prepare, serve) = spelled(Some("mariadb-install-db".into()));
         assert!(prepare.starts_with("mariadb-install-db --no-defaults --datadir=folder/data"), "{prepare}");
-        assert!(prepare.contains("--tmpdir=folder") && serve.contains("--tmpdir=folder"), "{prepare}, {serve}");
+        assert!(
+            prepare.contains("--tmpdir=folder") && serve.contains("--tmpdir=folder"),
+            "{prepare}, {serve}"
+        );
         assert!(
             serve.contains("--port=3307 --bind-address=127.0.0.1") && !serve.contains("mysqlx"),
             "{serve}"

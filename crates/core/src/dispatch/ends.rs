@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::handler::HandlerResult;
+use super::deliver::Decision;
 use crate::id::Lease;
 
 /// The end of one delivery.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) lease: Lease,
-    /// What the handlers answered; none if they were dropped before they did.
-    pub(super) answer: Option<HandlerResult>,
+    /// What was decided; none if the delivery was dropped before.
+    pub(super) decision: Option<Decision>,
 }
 
 /// Ends that nobody has looked at yet.
@@ -65,29 +65,29 @@ impl Ends {
 pub(super) struct Ending {
     ends: Arc<Ends>,
     lease: Lease,
-    answer: Option<HandlerResult>,
+    decision: Option<Decision>,
     rings: bool,
 }
 
 impl Ending {
     pub(super) fn new(ends: &Arc<Ends>, lease: Lease) -> Self {
-        Self { ends: Arc::clone(ends), lease, answer: None, rings: true }
+        Self { ends: Arc::clone(ends), lease, decision: None, rings: true }
     }
 
-    /// Its handlers have answered.
-    pub(super) fn answered(mut self, answer: HandlerResult) {
-        self.answer = Some(answer);
+    /// It is decided what becomes of the message.
+    pub(super) fn decided(mut self, decision: Decision) {
+        self.decision = Some(decision);
     }
 
-    /// The same, and somebody else rings: soon.
-    pub(super) fn answered_silently(mut self, answer: HandlerResult) {
-        (self.answer, self.rings) = (Some(answer), false);
+    /// The same, and the caller rings soon.
+    pub(super) fn decided_silently(mut self, decision: Decision) {
+        (self.decision, self.rings) = (Some(decision), false);
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.ends.left().ends.push(End { lease: self.lease, answer: self.answer.take() });
+        self.ends.left().ends.push(End { lease: self.lease, decision: self.decision.take() });
         if self.rings {
             self.ends.ring();
         }
@@ -100,6 +100,11 @@ mod tests {
 
     use super::*;
     use crate::id::WorkItemId;
+    use crate::outcome::Outcome;
+
+    fn ack() -> Decision {
+        Decision { outcome: Outcome::Ack, handled: None }
+    }
 
     fn lease(item: i64) -> Lease {
         Lease { item: WorkItemId::new(item), epoch: 1 }
@@ -111,14 +116,15 @@ mod tests {
         let ends = Arc::new(Ends::default());
         let task = |item| {
             let ending = Ending::new(&ends, lease(item));
-            tokio::spawn(async move { ending.answered(Ok(())) })
+            tokio::spawn(async move { ending.decided(ack()) })
         };
         let dropped = task(1);
         dropped.abort();
         let answered = task(2);
         drop((dropped.await, answered.await));
         ends.some().await;
-        let mut came: Vec<_> = ends.take().into_iter().map(|end| (end.lease, end.answer.is_some())).collect();
+        let mut came: Vec<_> =
+            ends.take().into_iter().map(|end| (end.lease, end.decision.is_some())).collect();
         came.sort_unstable();
         assert_eq!(came, [(lease(1), false), (lease(2), true)]);
         assert!(ends.take().is_empty());
@@ -129,7 +135,7 @@ mod tests {
     async fn silent_ones_wait_for_a_ring() {
         let ends = Arc::new(Ends::default());
         let is_told = async || tokio::time::timeout(Duration::from_millis(20), ends.some()).await.is_ok();
-        Ending::new(&ends, lease(1)).answered_silently(Ok(()));
+        Ending::new(&ends, lease(1)).decided_silently(ack());
         assert!(!is_told().await);
         drop(Ending::new(&ends, lease(2)));
         assert!(is_told().await);
@@ -138,7 +144,7 @@ mod tests {
         assert_eq!(ends.take().len(), 2);
         ends.ring();
         assert!(!is_told().await, "nothing is there");
-        Ending::new(&ends, lease(3)).answered_silently(Ok(()));
+        Ending::new(&ends, lease(3)).decided_silently(ack());
         ends.ring();
         assert!(is_told().await);
     }

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::wake;
 use crate::message::Message;
 use crate::settings::Settings;
 
@@ -27,6 +28,17 @@ pub(crate) struct Fresh {
     /// When its lease ran at the latest: before the statement that wrote it.
     pub(crate) leased: Instant,
 }
+
+/// What a dispatcher gets when it opens the door.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) receiver: UnboundedReceiver<Fresh>,
+    /// Which opening this is: only the run that opened the door closes it.
+    pub(crate) opening: Opening,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Opening(u64);
 
 /// Whether a slot could be had.
 #[derive(Debug)]
@@ -56,6 +68,8 @@ struct Inside {
     sender: Option<UnboundedSender<Fresh>>,
     /// For as long as outcomes cannot be settled, nothing new is to come in.
     paused: bool,
+    /// The last opening.
+    opening: Opening,
 }
 
 impl Door {
@@ -85,18 +99,23 @@ impl Door {
     }
 
     /// Lets fresh messages in; none if another dispatcher does already.
-    pub(crate) fn open(&self) -> Option<UnboundedReceiver<Fresh>> {
+    pub(crate) fn open(&self) -> Option<Opened> {
         let mut inside = self.inside();
         if inside.sender.as_ref().is_some_and(|sender| !sender.is_closed()) {
             return None;
         }
         let (sender, receiver) = unbounded_channel();
-        *inside = Inside { sender: Some(sender), paused: false };
-        Some(receiver)
+        let opening = Opening(inside.opening.0 + 1);
+        *inside = Inside { sender: Some(sender), paused: false, opening };
+        Some(Opened { receiver, opening })
     }
 
-    pub(crate) fn close(&self) {
-        self.inside().sender = None;
+    /// Closes the door, unless another run has opened it since.
+    pub(crate) fn close(&self, opening: Opening) {
+        let mut inside = self.inside();
+        if inside.opening == opening {
+            inside.sender = None;
+        }
     }
 
     pub(crate) fn pause(&self, paused: bool) {
@@ -133,9 +152,31 @@ impl Door {
 
     /// Hands a committed message over, or gives it back if nobody runs any more.
     pub(crate) fn hand_over(&self, fresh: Fresh) -> Result<(), Fresh> {
-        match &self.inside().sender {
+        let handed_over = match &self.inside().sender {
             Some(sender) => sender.send(fresh).map_err(|refused| refused.0),
             None => Err(fresh),
-        }
+        };
+        // The caller may compute, or block, from here on.
+        wake::release_last_woken();
+        handed_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R9: a run that ends late does not close the door of the run after it.
+    #[test]
+    fn only_the_run_that_opened_the_door_closes_it() {
+        let door = Door::new(1, 1);
+        let first = door.open().unwrap();
+        assert!(door.open().is_none(), "one run at a time");
+        door.close(first.opening);
+        let second = door.open().unwrap();
+        door.close(first.opening);
+        assert!(door.is_open());
+        door.close(second.opening);
+        assert!(!door.is_open());
     }
 }

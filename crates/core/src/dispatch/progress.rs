@@ -5,21 +5,29 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use super::held::Why;
+use super::wake;
 use crate::registry::Registered;
 
 /// One for each delivery.
 #[derive(Default)]
 pub(crate) struct Progress {
     way: Mutex<Way>,
+    /// Whether it is to stop: a look that needs no lock.
     cancelled: AtomicBool,
+    pace: AtomicU8,
     bell: Notify,
 }
+
+const NOT_BEGUN: u8 = 0;
+const IDLE: u8 = 1;
+const POLLED: u8 = 2;
 
 #[derive(Default)]
 struct Way {
@@ -27,6 +35,7 @@ struct Way {
     done: Vec<String>,
     /// The one that was called last.
     last: Option<Arc<Registered>>,
+    why_cancelled: Option<Why>,
     dropped: bool,
     task: Option<AbortHandle>,
 }
@@ -63,14 +72,19 @@ impl Progress {
         self.way().last.as_ref().map(|handler| handler.name.clone())
     }
 
-    /// Tells it to stop.
-    pub(super) fn cancel(&self) {
+    /// Asks it to stop. The first reason counts.
+    pub(super) fn cancel(&self, why: Why) {
+        self.way().why_cancelled.get_or_insert(why);
         self.cancelled.store(true, Ordering::Release);
         self.bell.notify_waiters();
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub(super) fn why_cancelled(&self) -> Option<Why> {
+        self.way().why_cancelled
     }
 
     /// Resolves when it is to stop.
@@ -101,7 +115,28 @@ impl Progress {
         let mut way = self.way();
         if !way.dropped {
             way.task = Some(tokio::spawn(task).abort_handle());
+            drop(way);
+            // The runner begins another delivery next, and that may block.
+            wake::release_last_woken();
         }
+    }
+
+    /// Polls the delivery, or does other work of its user, so that others see it.
+    pub(super) fn polled<T>(&self, poll: impl FnOnce() -> T) -> T {
+        self.pace.store(POLLED, Ordering::Release);
+        let polled = poll();
+        self.pace.store(IDLE, Ordering::Release);
+        polled
+    }
+
+    /// Whether the delivery has been polled at all.
+    pub(super) fn has_begun(&self) -> bool {
+        self.pace.load(Ordering::Acquire) != NOT_BEGUN
+    }
+
+    /// Whether the delivery is being polled: then it holds a thread.
+    pub(super) fn is_polled(&self) -> bool {
+        self.pace.load(Ordering::Acquire) == POLLED
     }
 }
 
@@ -125,7 +160,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(!progress.is_cancelled() && !waiting.is_finished());
-        progress.cancel();
+        progress.cancel(Why::TimedOut);
         waiting.await.unwrap();
         progress.cancelled().await;
         assert!(progress.is_cancelled());

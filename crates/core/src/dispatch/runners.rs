@@ -16,10 +16,9 @@ use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::deliver::deliver;
+use super::deliver::{Decision, Delivery};
 use super::ends::{Ending, Ends};
-use crate::handler::{Arrival, HandlerResult};
-use crate::registry::Registered;
+use super::progress::Progress;
 
 /// How long a runner goes on before it lets others have its thread, the dispatcher among them.
 const TURN: Duration = Duration::from_micros(100);
@@ -29,9 +28,7 @@ const STALL: Duration = Duration::from_millis(2);
 /// A delivery that can begin.
 #[derive(Debug)]
 pub(super) struct Start {
-    pub(super) handlers: Vec<Arc<Registered>>,
-    pub(super) arrival: Arrival,
-    pub(super) store: Arc<str>,
+    pub(super) delivery: Delivery,
     pub(super) ending: Ending,
 }
 
@@ -133,21 +130,22 @@ async fn run(mut runner: Runner, ends: Arc<Ends>) {
     // The room of one that has not had to wait is used again.
     let mut room = Box::pin(None);
     let mut since = Instant::now();
-    while let Some(Start { handlers, arrival, store, ending }) = runner.next() {
-        let progress = Arc::clone(&arrival.progress);
+    while let Some(Start { delivery, ending }) = runner.next() {
+        let progress = Arc::clone(&delivery.progress);
         if progress.is_dropped() {
             continue;
         }
-        room.as_mut().set(Some(deliver(handlers, arrival, store)));
-        match poll_fn(|context| Poll::Ready(poll(room.as_mut(), context))).await {
-            Poll::Ready(answer) => {
+        room.as_mut().set(Some(delivery.run()));
+        match poll_fn(|context| Poll::Ready(poll(&progress, room.as_mut(), context))).await {
+            Poll::Ready(decision) => {
                 room.as_mut().set(None);
-                ending.answered_silently(answer);
+                ending.decided_silently(decision);
             }
             Poll::Pending => {
                 let mut delivery = std::mem::replace(&mut room, Box::pin(None));
-                let answer = poll_fn(move |context| poll(delivery.as_mut(), context));
-                progress.becomes(async move { ending.answered(answer.await) });
+                let own = Arc::clone(&progress);
+                let decision = poll_fn(move |context| poll(&own, delivery.as_mut(), context));
+                progress.becomes(async move { ending.decided(decision.await) });
             }
         }
         if since.elapsed() >= TURN {
@@ -160,11 +158,12 @@ async fn run(mut runner: Runner, ends: Arc<Ends>) {
 }
 
 /// Polls what is in a room; there is always something.
-fn poll<F: Future<Output = HandlerResult>>(
+fn poll<F: Future<Output = Decision>>(
+    progress: &Progress,
     room: Pin<&mut Option<F>>,
     context: &mut Context<'_>,
-) -> Poll<HandlerResult> {
-    room.as_pin_mut().map_or(Poll::Pending, |delivery| delivery.poll(context))
+) -> Poll<Decision> {
+    progress.polled(|| room.as_pin_mut().map_or(Poll::Pending, |delivery| delivery.poll(context)))
 }
 
 #[cfg(test)]
@@ -174,13 +173,11 @@ mod tests {
 
     use tokio::sync::Notify;
 
-    use super::super::progress::Progress;
     use super::*;
-    use crate::handler::{Extract, HandlerError, Shared, States};
+    use crate::handler::{Arrival, Extract, HandlerError, HandlerResult, Shared};
     use crate::id::{Lease, WorkItemId};
     use crate::message::{Message, NewMessage};
     use crate::outbox::{Home, Outbox};
-    use crate::registry::{Registration, Registry};
     use crate::store::memory::MemoryStore;
 
     /// What the handlers of a test share.
@@ -191,8 +188,6 @@ mod tests {
     }
 
     struct Bench {
-        registry: Registry,
-        states: Arc<States>,
         home: Arc<dyn Home>,
         ends: Arc<Ends>,
         runners: Runners,
@@ -201,14 +196,11 @@ mod tests {
 
     impl Bench {
         async fn new<H: crate::handler::Handler<Args>, Args: 'static>(handler: H) -> Self {
-            let (mut registration, mut states, gate) =
-                (Registration::default(), States::default(), Gate::default());
-            states.insert(gate.clone());
-            registration.add("topic", None, handler).unwrap();
-            let registry = registration.finish(&states).unwrap();
-            let outbox = Outbox::builder(MemoryStore::new()).build().await.unwrap();
+            let gate = Gate::default();
+            let outbox = Outbox::builder(MemoryStore::new()).share(gate.clone()).on_topic("topic", handler);
+            let outbox = outbox.build().await.unwrap();
             let (ends, runners) = (Arc::default(), Runners::default());
-            Self { registry, states: Arc::new(states), home: outbox.inner, ends, runners, gate }
+            Self { home: outbox.inner, ends, runners, gate }
         }
 
         /// Adds so many deliveries.
@@ -221,17 +213,9 @@ mod tests {
                 let message = Arc::new(new.leased(lease, SystemTime::UNIX_EPOCH));
                 let progress = Progress::new(&[]);
                 all.push(Arc::clone(&progress));
-                starts.push(Start {
-                    handlers: self.registry.of("topic"),
-                    arrival: Arrival {
-                        message,
-                        states: Arc::clone(&self.states),
-                        progress,
-                        home: Arc::clone(&self.home),
-                    },
-                    store: "store".into(),
-                    ending: Ending::new(&self.ends, lease),
-                });
+                let home = Arc::clone(&self.home);
+                let delivery = Delivery { message, progress, home, timeout: Duration::from_secs(60) };
+                starts.push(Start { delivery, ending: Ending::new(&self.ends, lease) });
             }
             self.runners.start(&mut starts, &self.ends, most, Instant::now());
             all
@@ -247,7 +231,7 @@ mod tests {
                 ends.extend(self.ends.take());
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            ends.iter().filter(|end| end.answer.is_some()).count()
+            ends.iter().filter(|end| end.decision.is_some()).count()
         }
     }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::handler::{Answer, HandlerError, HandlerResult};
 use crate::message::Message;
+use crate::outbox::Plan;
 use crate::outcome::{Failure, FailureClass, Outcome};
 use crate::redact::redact;
-use crate::retry::{RetryPolicy, delay_of};
+use crate::retry::{ExponentialBackoff, RetryPolicy, delay_of};
 use crate::settings::{Settings, show_duration};
 
 /// How a delivery ended.
@@ -17,8 +18,6 @@ pub(crate) enum Ended {
     Answered(HandlerResult),
     /// They were dropped because their time was over.
     TimedOut(Duration),
-    /// They block their thread: dropping them has no effect.
-    Stuck(Duration),
     /// They were dropped, or stopped, because the outbox shuts down.
     ShutDown,
 }
@@ -47,11 +46,6 @@ pub(crate) fn outcome(
             let text = format!("the handler took longer than {}", show_duration(after));
             Answer::Retry { failure: Failure::business(text), after: None }
         }
-        // Every further attempt would cost a thread.
-        Ended::Stuck(after) => {
-            let text = format!("the handler blocked its thread for longer than {}", show_duration(after));
-            Answer::Dead(Failure::permanent(text))
-        }
     };
     match answer {
         Answer::Defer(delay) => Outcome::Defer { delay },
@@ -77,6 +71,24 @@ pub(crate) fn outcome(
                 max_age,
             }
         }
+    }
+}
+
+/// The outcome for a handler that blocks its thread: every further attempt would cost a thread.
+pub(super) fn stuck(after: Duration) -> Outcome {
+    let text = format!("the handler blocked its thread for longer than {}", show_duration(after));
+    Outcome::Fail { failure: Failure::permanent(text) }
+}
+
+/// The outcome for a delivery that ended without one: a defect of ours, or of a runtime that is shutting down. Its retry
+/// policy is not asked.
+pub(super) fn unexplained(message: &Message, plan: &Plan) -> Outcome {
+    let attempt = message.attempts.saturating_add(1);
+    Outcome::Abandon {
+        delay: ExponentialBackoff::default().delay(attempt, 0.5),
+        failure: Failure::business("the delivery ended before its handlers"),
+        max_attempts: plan.rules_of(message.topic.as_str()).max_attempts,
+        max_age: None,
     }
 }
 

@@ -286,7 +286,7 @@ pub(crate) async fn handle<S: Store>(inner: Arc<Inner<S>>, message: Arc<Message>
     let continuation = chosen.map(|chosen| chosen.message(continuation_id(id, message.id))).transpose();
     let mut continuation = continuation.map_err(HandlerError::dead)?;
     if let Some(continuation) = &mut continuation {
-        inner.seal(continuation)?;
+        inner.plan.seal(continuation)?;
     }
     let first = inner.call(inner.store.continue_join(id, message.id, continuation.as_ref())).await;
     let first = first.map_err(HandlerError::infrastructure)?;

@@ -174,7 +174,7 @@ impl<S: JoinStore> Outbox<S> {
         }
         let mut message = [message.build().map_err(waiting)?];
         trace(&mut message[0]);
-        inner.seal(&mut message[0])?;
+        inner.plan.seal(&mut message[0])?;
         inner.store.insert(connection, &message, Birth::Ready).await?;
         self.published(&message);
         self.stir(&message);

@@ -13,6 +13,7 @@ use super::breaker::BreakerState;
 use super::guarded::{Shared, lock};
 use super::{Batch, SinkError, Verdict};
 use crate::dispatch::call::caught;
+use crate::dispatch::wake;
 use crate::handler::HandlerResult;
 use crate::message::Message;
 use crate::metrics;
@@ -132,5 +133,7 @@ impl Shared {
             let missing = || Err(SinkError::busy("the sink gave no verdict"));
             let _ = parcel.answer.send(self.answer(verdicts.next().unwrap_or_else(missing)));
         }
+        // The sink's own code comes next.
+        wake::release_last_woken();
     }
 }

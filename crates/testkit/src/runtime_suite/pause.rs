@@ -53,7 +53,7 @@ pub async fn slow_learned_while_it_runs<F: Fixture>(scene: &Scene<F>) {
     let first = publish(&outbox, "t").await;
     becomes(&store, first, State::Done).await;
     store.pause("t", "ada", "test").await.unwrap();
-    let learned = async || scene.logs.events("what is paused has changed").len() == 1;
+    let learned = async || scene.logs.events("paused topics have changed").len() == 1;
     eventually("it has learned of the pause", learned).await;
     let mut held = Vec::new();
     for _ in 0..5 {
