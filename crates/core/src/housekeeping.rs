@@ -34,6 +34,8 @@ enum Job {
     Expire,
     Park,
     Prune,
+    /// The second half of [`Job::Prune`].
+    PruneJoins,
     Stats,
 }
 
@@ -45,7 +47,7 @@ impl Job {
             Self::Reap => "reap",
             Self::Expire => "expire",
             Self::Park => "park",
-            Self::Prune => "prune",
+            Self::Prune | Self::PruneJoins => "prune",
             Self::Stats => "stats",
         }
     }
@@ -57,9 +59,12 @@ struct Due {
     job: Job,
     at: Instant,
     turn: Turn,
+    /// What the job has changed so far, if it has its turn and is not at its end.
+    under_way: Option<u64>,
 }
 
-/// Runs the jobs until the shutdown begins.
+/// Runs the jobs until the shutdown begins: one batch at a time, so that a job with much to do keeps neither the others nor
+/// a shutdown waiting.
 pub(crate) async fn run<S: StoreAdmin>(inner: Arc<Inner<S>>, shutdown: Shutdown) {
     let mut due: Vec<Due> =
         Job::ALL.into_iter().filter_map(|job| first(job, schedule(&inner, job))).collect();
@@ -74,16 +79,26 @@ pub(crate) async fn run<S: StoreAdmin>(inner: Arc<Inner<S>>, shutdown: Shutdown)
             () = shutdown.begun() => return,
             () = sleep_until(next.at) => {}
         }
-        let Due { job, turn, .. } = *next;
-        if inner.share.has_others() && inner.health.trouble().is_some() {
-            // Of many stores, one that is down costs nothing but the attempts to claim.
-        } else if let Err(failed) = unpanicked(work(&inner, job, turn, &mut memory)).await {
-            error!(job = job.name(), store = %inner.name, error = ?failed, "a job of housekeeping failed");
-            count_with(metrics::ERRORS, &inner.name, "operation", job.name(), 1);
+        let job = next.job;
+        // Of many stores, one that is down costs nothing but the attempts to claim.
+        let is_down = inner.share.has_others() && inner.health.trouble().is_some();
+        let outcome = if is_down { Ok(None) } else { unpanicked(work(&inner, *next, &mut memory)).await };
+        match outcome {
+            Ok(Some(more)) => {
+                // Jobs that became due meanwhile go first.
+                *next = Due { at: Instant::now(), ..more };
+                continue;
+            }
+            Ok(None) => {}
+            Err(failed) => {
+                error!(job = job.name(), store = %inner.name, error = ?failed, "a job of housekeeping failed");
+                count_with(metrics::ERRORS, &inner.name, "operation", job.name(), 1);
+            }
         }
+        let job = if job == Job::PruneJoins { Job::Prune } else { job };
         match following(job, schedule(&inner, job)) {
             Some(following) => *next = following,
-            None => due.retain(|due| due.job != job),
+            None => due.retain(|due| due.job.name() != job.name()),
         }
     }
 }
@@ -94,7 +109,7 @@ fn schedule<S>(inner: &Inner<S>, job: Job) -> &Schedule {
         Job::Reap => &settings.reap,
         Job::Expire => &settings.expire,
         Job::Park => &settings.park,
-        Job::Prune => &settings.prune,
+        Job::Prune | Job::PruneJoins => &settings.prune,
         Job::Stats => &settings.stats,
     }
 }
@@ -111,7 +126,7 @@ fn first(job: Job, schedule: &Schedule) -> Option<Due> {
 
 fn following(job: Job, schedule: &Schedule) -> Option<Due> {
     let (wait, turn) = next_turn(schedule)?;
-    Some(Due { job, at: Instant::now() + wait, turn })
+    Some(Due { job, at: Instant::now() + wait, turn, under_way: None })
 }
 
 /// How long until a schedule's next turn, and which turn to ask for then; none if it is off.
@@ -131,58 +146,42 @@ fn until(time: SystemTime, now: SystemTime) -> Duration {
     time.duration_since(now).unwrap_or_default() + Duration::from_secs(1)
 }
 
-async fn work<S: StoreAdmin>(inner: &Arc<Inner<S>>, job: Job, turn: Turn, memory: &mut Memory) -> Result<()> {
+/// Does one batch of a job. Returns what is left to do, if anything may be.
+async fn work<S: StoreAdmin>(inner: &Arc<Inner<S>>, due: Due, memory: &mut Memory) -> Result<Option<Due>> {
+    let Due { job, turn, under_way, .. } = due;
     if job == Job::Stats {
-        return measure(inner, memory).await;
+        return measure(inner, memory).await.map(|()| None);
     }
-    if !inner.call(inner.store.turn(job.name(), turn)).await? {
-        return Ok(());
+    if under_way.is_none() && !inner.call(inner.store.turn(job.name(), turn)).await? {
+        return Ok(None);
     }
-    if job == Job::Reap {
-        return reap(inner).await;
-    }
-    let mut changed = 0;
-    loop {
-        let (limit, batch) = match job {
-            Job::Expire => (BATCH, expire(inner).await?),
-            Job::Park => (BATCH, inner.call(inner.store.park(BATCH)).await?),
-            _ => (
-                MAX_PRUNE_BATCH,
-                inner.call(inner.store.prune(&retention(&inner.plan.settings), MAX_PRUNE_BATCH)).await?,
-            ),
-        };
-        changed += batch;
-        if batch < u64::from(limit) {
-            break;
+    let settings = &inner.plan.settings;
+    let (limit, batch) = match job {
+        Job::Reap => (BATCH, reap(inner).await?),
+        Job::Expire => (BATCH, expire(inner).await?),
+        Job::Park => (BATCH, inner.call(inner.store.park(BATCH)).await?),
+        Job::PruneJoins => {
+            let pruned = inner.store.prune_joins(settings.keep_joins_for, MAX_PRUNE_BATCH);
+            (MAX_PRUNE_BATCH, inner.call(pruned).await?)
         }
+        Job::Prune | Job::Stats => {
+            let retention = retention(settings);
+            (MAX_PRUNE_BATCH, inner.call(inner.store.prune(&retention, MAX_PRUNE_BATCH)).await?)
+        }
+    };
+    let changed = under_way.unwrap_or_default() + batch;
+    if batch >= u64::from(limit) {
+        return Ok(Some(Due { under_way: Some(changed), ..due }));
     }
     tell(inner, job, changed);
-    if job == Job::Prune {
-        prune_joins(inner).await?;
-    }
-    Ok(())
+    Ok((job == Job::Prune).then_some(Due { job: Job::PruneJoins, under_way: Some(0), ..due }))
 }
 
-/// Answers how many messages, or joins if those are more, a batch has given up: there may be more of both.
+/// Returns how many messages, or joins if those are more, a batch has given up: there may be more of both.
 async fn expire<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<u64> {
     let expired = inner.call(inner.store.expire(BATCH)).await?;
     inner.joins_ended(&expired.joins);
     Ok(expired.messages.max(expired.joins.len() as u64))
-}
-
-async fn prune_joins<S: StoreAdmin>(inner: &Inner<S>) -> Result<()> {
-    let mut removed = 0;
-    loop {
-        let batch =
-            inner.call(inner.store.prune_joins(inner.plan.settings.keep_joins_for, MAX_PRUNE_BATCH)).await?;
-        removed += batch;
-        if batch < u64::from(MAX_PRUNE_BATCH) {
-            if removed > 0 {
-                info!(job = Job::Prune.name(), store = %inner.name, joins = removed, "housekeeping");
-            }
-            return Ok(());
-        }
-    }
 }
 
 fn retention(settings: &Settings) -> Retention {
@@ -194,31 +193,30 @@ fn retention(settings: &Settings) -> Retention {
 }
 
 fn tell<S>(inner: &Inner<S>, job: Job, changed: u64) {
-    if changed > 0 {
-        info!(job = job.name(), store = %inner.name, messages = changed, "housekeeping");
-    } else {
-        debug!(job = job.name(), store = %inner.name, "housekeeping: nothing to do");
+    match job {
+        _ if changed == 0 => debug!(job = job.name(), store = %inner.name, "housekeeping: nothing to do"),
+        // Each batch has been logged.
+        Job::Reap => {}
+        Job::PruneJoins => info!(job = job.name(), store = %inner.name, joins = changed, "housekeeping"),
+        _ => info!(job = job.name(), store = %inner.name, messages = changed, "housekeeping"),
     }
 }
 
-async fn reap<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<()> {
-    loop {
-        let reaped = inner.call(inner.store.reap(BATCH)).await?;
-        let total = reaped.ready + reaped.dead;
-        inner.joins_ended(&reaped.joins);
-        count_with(metrics::REAPED, &inner.name, "state", "ready", reaped.ready);
-        count_with(metrics::REAPED, &inner.name, "state", "dead", reaped.dead);
-        if total > 0 {
-            info!(store = %inner.name, ready = reaped.ready, dead = reaped.dead, "reaped");
-            inner.wake.notify_one();
-        }
-        if reaped.dead > 0 {
-            error!(store = %inner.name, dead = reaped.dead, "messages are dead: crash suspects");
-        }
-        if total < u64::from(BATCH) {
-            return Ok(());
-        }
+/// Returns how many messages a batch has taken back.
+async fn reap<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<u64> {
+    let reaped = inner.call(inner.store.reap(BATCH)).await?;
+    let total = reaped.ready + reaped.dead;
+    inner.joins_ended(&reaped.joins);
+    count_with(metrics::REAPED, &inner.name, "state", "ready", reaped.ready);
+    count_with(metrics::REAPED, &inner.name, "state", "dead", reaped.dead);
+    if total > 0 {
+        info!(store = %inner.name, ready = reaped.ready, dead = reaped.dead, "reaped");
+        inner.wake.notify_one();
     }
+    if reaped.dead > 0 {
+        error!(store = %inner.name, dead = reaped.dead, "messages are dead: crash suspects");
+    }
+    Ok(total)
 }
 
 /// What is remembered from one measurement to the next.

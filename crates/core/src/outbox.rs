@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument as _, debug, error, info};
 
 pub(crate) use self::builder::Finished;
@@ -594,11 +595,22 @@ impl<S: StoreAdmin> Outbox<S> {
                 tokio::spawn(housekeeping::run(Arc::clone(&inner), shutdown.clone()).instrument(span));
             let _guard = Guard { shutdown: shutdown.clone(), inner: Arc::clone(&inner), opening };
             let _pulse = inner.pulse();
+            let begun = tokio::spawn({
+                let shutdown = shutdown.clone();
+                async move {
+                    shutdown.begun().await;
+                    Instant::now()
+                }
+            });
             let ended = dispatch.await;
             shutdown.begin_once();
-            if !shutdown.has_ended() {
-                // It ends between two jobs; a job under way is a few statements.
-                let _ = housekeeping.await;
+            let begun = begun.await.unwrap_or_else(|_| Instant::now());
+            // It ends with the batch under way, unless the database is silent: then that call goes on by itself.
+            tokio::select! {
+                biased;
+                () = shutdown.ended() => {}
+                _ = housekeeping => {}
+                () = sleep_until(begun + inner.plan.settings.shutdown_grace) => {}
             }
             match ended {
                 Ok(tally) => tally.map(drop),

@@ -47,9 +47,10 @@ pub struct ExponentialBackoff {
 }
 
 impl ExponentialBackoff {
-    /// From `base` after the first attempt up to `max`.
+    /// From `base` after the first attempt up to `max`. Delays of less than a millisecond become one: without any pause, an
+    /// outage would be retried in a tight loop.
     pub const fn new(base: Duration, max: Duration) -> Self {
-        Self { base, max, jitter: true }
+        Self { base: at_least_a_millisecond(base), max: at_least_a_millisecond(max), jitter: true }
     }
 
     /// Exactly the formula.
@@ -58,6 +59,10 @@ impl ExponentialBackoff {
         self.jitter = false;
         self
     }
+}
+
+const fn at_least_a_millisecond(delay: Duration) -> Duration {
+    if delay.as_millis() == 0 { Duration::from_millis(1) } else { delay }
 }
 
 /// Two seconds after the first attempt, at most a minute.
@@ -126,6 +131,13 @@ mod tests {
         assert_eq!(delay_of(&FixedDelay(Duration::MAX), 1, 0.5), MAX_DELAY);
         let longest = ExponentialBackoff::new(Duration::MAX, Duration::MAX);
         assert_eq!(delay_of(&longest, u32::MAX, 1.0), MAX_DELAY);
+    }
+
+    /// R15: no pause at all is none.
+    #[test]
+    fn a_backoff_always_pauses() {
+        let policy = ExponentialBackoff::new(Duration::ZERO, Duration::ZERO).without_jitter();
+        assert_eq!([1, 9].map(|attempt| policy.delay(attempt, 0.0)), [Duration::from_millis(1); 2]);
     }
 
     /// OBX-063: policies can be replaced.

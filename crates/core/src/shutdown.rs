@@ -57,10 +57,6 @@ impl Shutdown {
         self.begun.cancelled().await;
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
-        self.now.is_cancelled()
-    }
-
     /// Waits until it is to end at once.
     pub async fn ended(&self) {
         self.now.cancelled().await;

@@ -408,13 +408,19 @@ impl Core {
         Instant::now() + self.plan.settings.tenants_drain
     }
 
-    /// A tenant has come to its end, unless another has its key by now.
-    fn gone(&self, entry: &Arc<dyn Entry>) {
+    /// Forgets a tenant that was removed and drained. Returns false if it came back meanwhile, and must run again.
+    fn gone(&self, entry: &Arc<dyn Entry>) -> bool {
+        // A discovery holds the same lock when it brings a tenant back.
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let key = &entry.life().key;
-        if entries.get(key).is_some_and(|other| Arc::ptr_eq(other, entry)) {
+        if entries.get(key).is_none_or(|other| !Arc::ptr_eq(other, entry)) {
+            // Another database has its key by now.
+            return true;
+        }
+        if entry.life().is_removed() {
             entries.remove(key);
         }
+        !entries.contains_key(key)
     }
 
     /// A sink can be sent to again: what waited for it may be claimed at once.
@@ -444,8 +450,10 @@ async fn run(core: Arc<Core>, known: Vec<Arc<dyn Entry>>, mut newcomers: Newcome
     let begin = |lives: &mut JoinSet<_>, entry: Arc<dyn Entry>| {
         let (core, shutdown) = (Arc::clone(&core), shutdown.clone());
         lives.spawn(async move {
-            if live(Arc::clone(&core), Arc::clone(&entry), shutdown).await {
-                core.gone(&entry);
+            while live(Arc::clone(&core), Arc::clone(&entry), shutdown.clone()).await {
+                if core.gone(&entry) {
+                    return;
+                }
             }
         });
     };

@@ -31,6 +31,7 @@ struct Counts {
     held: BTreeMap<&'static str, Arc<Semaphore>>,
     lost_commits: u64,
     refused: Option<WorkItemId>,
+    endless_prune: bool,
     largest_claim: usize,
     answered_claims: u64,
 }
@@ -96,7 +97,12 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().lost_commits = times;
     }
 
-    /// Holds back the answers of this operation, `claim`, `look` or `paused`: it takes place at once, but nobody is told.
+    /// Answers every call of `prune` as if there were more to do, or stops doing so.
+    pub fn prune_endlessly(&self, endlessly: bool) {
+        self.counts.lock().unwrap().endless_prune = endlessly;
+    }
+
+    /// Holds back the answers of this operation, `claim`, `look`, `paused` or `prune`: it takes place at once, but nobody is told.
     pub fn hold(&self, operation: &'static str) {
         self.counts.lock().unwrap().held.insert(operation, Arc::new(Semaphore::new(0)));
     }
@@ -182,7 +188,9 @@ impl<S: Store> Store for Counting<S> {
 
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
         self.count("prune")?;
-        self.store.prune(retention, limit).await
+        let pruned = self.store.prune(retention, limit).await?;
+        self.answer("prune").await;
+        Ok(if self.counts.lock().unwrap().endless_prune { u64::from(limit) } else { pruned })
     }
 
     async fn look(&self, join: JoinId) -> Result<Look> {

@@ -209,6 +209,8 @@ macro_rules! runtime_suite {
                 a_dropped_run_finishes,
                 any_future_ends_it,
                 begun_before_the_run,
+                an_endless_job_does_not_hold_it_up,
+                a_silent_job_does_not_hold_it_up,
                 settling_fails_to_the_end;
             sinks:
                 routes,

@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
@@ -144,6 +146,8 @@ pub(super) struct Shared {
     pub(super) flights: Mutex<Flights>,
     /// Why it is down, for those who are refused meanwhile.
     reason: Mutex<Option<SinkError>>,
+    /// The task that probes the sink while it is down.
+    prober: Mutex<Option<JoinHandle<()>>>,
     /// Whom to tell when messages may be sent again; false if there is nobody any more.
     watchers: Mutex<Vec<Box<dyn Fn() -> bool + Send + Sync>>>,
 }
@@ -181,6 +185,7 @@ impl Guarded {
                 options,
                 flights: Mutex::default(),
                 reason: Mutex::default(),
+                prober: Mutex::default(),
                 watchers: Mutex::default(),
             }),
         }
@@ -193,7 +198,11 @@ impl Guarded {
 
     /// Whether the sink is down, and messages for it are left alone.
     pub fn is_down(&self) -> bool {
-        self.shared.breaker.is_open()
+        let is_down = self.shared.breaker.is_open();
+        if is_down {
+            self.shared.keep_probing();
+        }
+        is_down
     }
 
     /// Why the sink is down, if it is.
@@ -294,7 +303,17 @@ impl Shared {
         if self.breaker.open(Instant::now(), fastrand::f64()) {
             warn!(sink = %self.name, error = error.failure().text(), "the sink is down: messages for it are left alone");
             metrics::breaker(&self.name, true);
-            tokio::spawn(revive(Arc::downgrade(self)));
+            self.keep_probing();
+        }
+    }
+
+    /// Starts a task that probes the sink, unless one does. The last one may have ended with the runtime that it ran on.
+    fn keep_probing(self: &Arc<Self>) {
+        let mut prober = lock(&self.prober);
+        if prober.as_ref().is_none_or(JoinHandle::is_finished)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            *prober = Some(runtime.spawn(revive(Arc::downgrade(self))));
         }
     }
 
@@ -324,5 +343,51 @@ async fn revive(shared: Weak<Shared>) {
                 *lock(&shared.reason) = Some(error);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::Batch;
+
+    /// A sink that is down, until it is asked a second time.
+    #[derive(Debug, Default)]
+    struct Recovers(std::sync::atomic::AtomicU32);
+
+    #[async_trait::async_trait]
+    impl Sink for Recovers {
+        async fn send(&self, batch: &Batch<'_>) -> Vec<Verdict> {
+            batch.all(&Err(SinkError::down("away")))
+        }
+
+        async fn probe(&self) -> Verdict {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+            Ok(())
+        }
+
+        fn name(&self) -> String {
+            "recovers".to_owned()
+        }
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+    }
+
+    /// R13: a sink that went down in a runtime that is gone is probed by the next one.
+    #[test]
+    fn a_prober_does_not_die_with_its_runtime() {
+        let sink = Guarded::new(Recovers::default());
+        let first = runtime();
+        first.block_on(async { sink.shared.went_down(&SinkError::down("away")) });
+        drop(first);
+        assert!(sink.is_down(), "without a runtime nobody probes");
+        runtime().block_on(async {
+            assert!(sink.is_down());
+            while sink.is_down() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
     }
 }

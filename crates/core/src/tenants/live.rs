@@ -11,13 +11,13 @@ use tracing::{debug, info, warn};
 use super::Core;
 use super::entry::Entry;
 use crate::dispatch::call::unpanicked;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::shutdown::Shutdown;
 
 /// The first pause after a database could not be reached.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Lives until the shutdown, or until it has been removed and drained; answers true if it has.
+/// Runs a tenant until the shutdown, or until it has been removed and drained; returns true if it has.
 pub(super) async fn live(core: Arc<Core>, entry: Arc<dyn Entry>, shutdown: Shutdown) -> bool {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -29,7 +29,13 @@ pub(super) async fn live(core: Arc<Core>, entry: Arc<dyn Entry>, shutdown: Shutd
         let until = *entry.life().removed.borrow();
         match outcome {
             Ok(()) if until.is_some() => {
-                told_end(&entry).await;
+                // In a task of its own: the store may be silent, and calls to it are never cancelled.
+                let telling = tokio::spawn(told_end(Arc::clone(&entry)));
+                tokio::select! {
+                    biased;
+                    _ = telling => {}
+                    () = shutdown.begun() => {}
+                }
                 return true;
             }
             // It came back while it was drained.
@@ -55,7 +61,16 @@ pub(super) async fn live(core: Arc<Core>, entry: Arc<dyn Entry>, shutdown: Shutd
 
 /// From being reached to the end of running.
 async fn turn(core: &Arc<Core>, entry: &Arc<dyn Entry>, shutdown: &Shutdown) -> Result<()> {
-    let identity = unpanicked(entry.reach()).await?;
+    // In a task of its own: a database that is silent does not keep a shutdown waiting, and calls to it are never cancelled.
+    let reaching = tokio::spawn(unpanicked(entry.reach()));
+    let identity = tokio::select! {
+        biased;
+        () = shutdown.begun() => return Ok(()),
+        reached = reaching => match reached {
+            Ok(identity) => identity?,
+            Err(_) => return Err(Error::new(ErrorKind::Database, "reaching the store was given up")),
+        },
+    };
     if let Some(identity) = identity {
         loop {
             let mut freed = std::pin::pin!(core.identities.freed());
@@ -99,7 +114,7 @@ async fn turn(core: &Arc<Core>, entry: &Arc<dyn Entry>, shutdown: &Shutdown) -> 
 }
 
 /// Says what a removed tenant leaves behind.
-async fn told_end(entry: &Arc<dyn Entry>) {
+async fn told_end(entry: Arc<dyn Entry>) {
     let store = entry.admin();
     match entry.share().call(unpanicked(store.stats())).await {
         Ok(stats) if stats.pending().value == 0 => {

@@ -2,13 +2,15 @@
 //!
 //! Afterwards nothing may be leased, and nobody may have been charged for the stop.
 
-use posthaste_core::{Cancellation, HandlerError, HandlerResult, Message, Shutdown, State, StoreAdmin};
+use posthaste_core::{
+    Cancellation, HandlerError, HandlerResult, Message, Schedule, Shutdown, State, StoreAdmin,
+};
 use tokio::time::Instant;
 
 use super::Scene;
 use super::support::{
-    Blocker, Gate, Journal, becomes, draft, drafts, eventually, ms, outbox, record, records, run, settings,
-    state,
+    Blocker, Gate, HOUR, Journal, becomes, draft, drafts, eventually, ms, outbox, record, records, run,
+    settings, state,
 };
 use crate::{Counting, Fixture};
 
@@ -189,4 +191,43 @@ pub async fn settling_fails_to_the_end<F: Fixture>(scene: &Scene<F>) {
     assert!(begin.elapsed() <= ms(2_200) + SLACK, "{:?}", begin.elapsed());
     assert!(error.is_transient() && error.to_string().contains("1 messages could not be settled"), "{error}");
     assert_eq!(store.inner().stats().await.unwrap().leased.value, 1);
+}
+
+/// R7: a job with much to do keeps neither other jobs waiting nor a shutdown: both come between two of its batches.
+pub async fn an_endless_job_does_not_hold_it_up<F: Fixture>(scene: &Scene<F>) {
+    let (journal, store) = (Journal::new(), Counting::new(scene.store()));
+    let mut settings = settings();
+    (settings.prune, settings.reap) = (Schedule::every(ms(10)), Schedule::every(ms(20)));
+    let outbox = outbox(store.clone(), settings).on_topic("t", journal.noting("t")).build().await.unwrap();
+    store.prune_endlessly(true);
+    let running = run(&outbox);
+    eventually("it prunes", async || store.calls("prune") >= 3).await;
+    let reaped = store.calls("reap");
+    eventually("it reaps meanwhile", async || store.calls("reap") >= reaped + 3).await;
+    running.stop().await;
+}
+
+/// R7: nor does a call of a job that the store never answers, for longer than the grace; and not at all if it is to end at
+/// once.
+pub async fn a_silent_job_does_not_hold_it_up<F: Fixture>(scene: &Scene<F>) {
+    let (journal, store) = (Journal::new(), Counting::new(scene.store()));
+    for at_once in [false, true] {
+        let mut settings = settings();
+        settings.prune = Schedule::every(ms(10));
+        settings.shutdown_grace = if at_once { HOUR } else { ms(300) };
+        let outbox =
+            outbox(store.clone(), settings).on_topic("t", journal.noting("t")).build().await.unwrap();
+        store.hold("prune");
+        let before = store.calls("prune");
+        let running = run(&outbox);
+        eventually("it prunes", async || store.calls("prune") > before).await;
+        if at_once {
+            running.shutdown.begin();
+            eventually("it begins to end", async || scene.logs.events("stopped").len() == 2).await;
+            running.shutdown.now();
+        }
+        running.shutdown.begin();
+        running.ended().await.unwrap();
+        store.let_go("prune");
+    }
 }

@@ -12,7 +12,7 @@ use posthaste_core::{
 use posthaste_testkit::{Network, Reach, Remote};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Directory, Journal, Running, enqueue, eventually, network, run, secs};
+use crate::support::{Directory, Journal, Running, enqueue, eventually, network, network_of, run, secs};
 
 struct Scene {
     network: Network,
@@ -267,6 +267,45 @@ async fn back_before_it_was_drained() {
     scene.handled(8).await;
     assert_eq!(scene.network.stores("a"), 1);
     running.stop().await;
+}
+
+/// R10: whenever a tenant comes back while it is drained, it is served again, without another discovery.
+#[tokio::test(start_paused = true)]
+async fn back_at_any_moment() {
+    // Calls take longer than a discovery and than the steps below, so that each call of a drain is met.
+    let scene = Scene { network: network_of(3, 100), ..Scene::new() };
+    scene.list("a");
+    let (tenants, running) = scene.start(scene.journal.builder().refresh(secs(3_600))).await;
+    for (n, offset) in (0..300).step_by(7).enumerate() {
+        scene.directory.remove("a");
+        tenants.refresh().await.unwrap();
+        tenants.refresh().await.unwrap();
+        scene.list("a");
+        sleep(Duration::from_millis(offset)).await;
+        tenants.refresh().await.unwrap();
+        enqueue(&scene.network, "a", 1).await;
+        let is_served = || scene.journal.len() == n + 1;
+        eventually(&format!("it is served, back after {offset} ms"), secs(120), is_served).await;
+    }
+    running.stop().await;
+}
+
+/// R7: a database that does not answer keeps no shutdown waiting, neither a graceful one nor one that is to end at once.
+#[tokio::test(start_paused = true)]
+async fn stopped_while_a_tenant_is_silent() {
+    for at_once in [false, true] {
+        let scene = Scene::new();
+        scene.list("silent");
+        scene.network.set("silent", Reach::Silent);
+        let (_tenants, running) = scene.run().await;
+        sleep(Duration::from_millis(100)).await;
+        let began = Instant::now();
+        if at_once {
+            running.shutdown.now();
+        }
+        running.stop().await;
+        assert!(began.elapsed() < secs(1), "{:?}, at once: {at_once}", began.elapsed());
+    }
 }
 
 /// A removed tenant whose database is gone is given up in time, and what is due later stays where it is.

@@ -67,7 +67,7 @@ impl Journal {
 
 /// Tenants that run until this is stopped.
 pub(crate) struct Running {
-    shutdown: Shutdown,
+    pub(crate) shutdown: Shutdown,
     task: JoinHandle<Result<()>>,
 }
 

@@ -120,6 +120,7 @@ impl StoreAdmin for MemoryStore {
             row.record.message.attempts = 0;
             row.record.message.lease_losses = 0;
             row.record.message.failing_since = None;
+            (row.record.last_error, row.record.error_class) = (None, None);
             row.record.message.due_at = now;
             if row.is_expired(now) {
                 row.record.message.expires_at = None;
