@@ -102,7 +102,7 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().endless_prune = endlessly;
     }
 
-    /// Holds back the answers of this operation, `claim`, `look`, `paused` or `prune`: it takes place at once, but nobody is told.
+    /// Holds back the answers of this operation, `claim`, `look`, `paused` or `prune`: it takes place at once, but its caller waits.
     pub fn hold(&self, operation: &'static str) {
         self.counts.lock().unwrap().held.insert(operation, Arc::new(Semaphore::new(0)));
     }

@@ -92,7 +92,7 @@ impl Pauses {
         self.unsure.push(lease);
     }
 
-    /// Nobody waits for an answer any more.
+    /// Forgets the messages that wait for an answer.
     pub(super) fn forget(&mut self) {
         self.unsure.clear();
     }

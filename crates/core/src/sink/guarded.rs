@@ -382,7 +382,7 @@ mod tests {
         let first = runtime();
         first.block_on(async { sink.shared.went_down(&SinkError::down("away")) });
         drop(first);
-        assert!(sink.is_down(), "without a runtime nobody probes");
+        assert!(sink.is_down(), "without a runtime it is not probed");
         runtime().block_on(async {
             assert!(sink.is_down());
             while sink.is_down() {
