@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use posthaste_core::{HandlerResult, Message, Outbox, RetryPolicy, State, Store as _};
+use posthaste_core::{HandlerResult, Message, Outbox, Policy, RetryPolicy, State, Store as _, Topics};
 
 use super::Scene;
 use super::support::{
@@ -20,7 +20,10 @@ pub async fn neighbours_of_a_blocked_thread<F: Fixture>(scene: &Scene<F>) {
     let block = blocker.block();
     let mut settings = settings();
     (settings.workers, settings.handler_timeout, settings.cancel_grace) = (32, ms(3_000), ms(50));
+    // On a slow machine a neighbour may take longer than that, without being stuck.
+    let patient = Policy::new().timeout(HOUR);
     let outbox = outbox(scene.store(), settings)
+        .policy(Topics::of(["waits"]).unwrap(), patient)
         .on_topic(
             "blocks",
             journal.handler("blocks", move |_| {
