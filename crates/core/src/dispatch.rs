@@ -605,11 +605,10 @@ impl<S: Store> Dispatcher<S> {
 
     /// Takes in the deliveries that have ended; whether there were any.
     fn some_ended(&mut self) -> bool {
-        let over = self.executor.ended(&mut self.held);
-        let is_any = !over.is_empty();
+        let Some(over) = self.executor.ended(&mut self.held) else { return false };
         over.iter().for_each(|_| self.claimer.delivery_ended());
         self.over(over);
-        is_any
+        true
     }
 
     fn over(&mut self, over: Vec<Over>) {

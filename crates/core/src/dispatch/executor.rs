@@ -223,15 +223,15 @@ impl Executor {
         self.watch(deadline);
     }
 
-    /// Takes in the deliveries that have ended.
-    pub(super) fn ended(&mut self, held: &mut Held) -> Vec<Over> {
+    /// Takes in the deliveries that have ended; none if there were none. Not every end is the end of a message.
+    pub(super) fn ended(&mut self, held: &mut Held) -> Option<Vec<Over>> {
         let ends = self.ends.take();
         if ends.is_empty() {
-            return Vec::new();
+            return None;
         }
         let home = Arc::clone(&self.home);
         let mut times = Times::new(metrics::HANDLER_SECONDS, home.name(), "topic");
-        ends.into_iter().filter_map(|end| self.over(held, end, &mut times)).collect()
+        Some(ends.into_iter().filter_map(|end| self.over(held, end, &mut times)).collect())
     }
 
     fn over(&mut self, held: &mut Held, end: End, times: &mut Times) -> Option<Over> {
