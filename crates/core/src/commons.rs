@@ -8,6 +8,7 @@ mod line;
 mod looks;
 pub(crate) mod selection;
 mod slots;
+mod waiters;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,14 +24,11 @@ use self::selection::Place;
 use self::selection::Selection;
 use self::slots::Slots;
 pub(crate) use self::slots::Wish;
+pub(crate) use self::waiters::Priority;
 use crate::dispatch::hot::Door;
 use crate::error::{ErrorKind, Result};
 use crate::outbox::Home;
 use crate::settings::Settings;
-
-/// How long a database that has not answered before may take, before waiting for it counts as an attempt at a connection,
-/// not as a connection.
-const PATIENCE: Duration = Duration::from_millis(300);
 
 /// What outboxes share.
 #[derive(Debug)]
@@ -79,9 +77,27 @@ impl Commons {
         places.into_iter().for_each(|place| self.wake(place));
     }
 
-    /// How many connections are open, and how many attempts at one are under way.
+    /// Lets others claim while this store is silent: its turn to claim may take long.
+    fn step_aside_if_silent(&self, place: Place) {
+        if lock(&self.connections).is_silent(place) {
+            let woken = lock(&self.looks).late(place);
+            self.wake_all(woken);
+        }
+    }
+
+    /// How many connections are open, and how many calls wait for stores that do not answer.
     pub(crate) fn connections(&self) -> (usize, usize) {
         lock(&self.connections).counts()
+    }
+
+    /// The most claims at a time.
+    pub(crate) fn most_claims(&self) -> usize {
+        lock(&self.looks).most()
+    }
+
+    /// How many tenants wait for their turn to claim.
+    pub(crate) fn waiting_claims(&self) -> usize {
+        lock(&self.looks).waiting()
     }
 
     /// Closes the connections of stores that nobody has called for this long.
@@ -130,6 +146,11 @@ impl Share {
     /// Whether there are others.
     pub(crate) fn has_others(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Whether it may have two claims under way: with other tenants, each has one at a time.
+    pub(crate) fn may_claim_twice(&self) -> bool {
+        self.0.as_ref().is_none_or(|Member { commons, .. }| lock(&commons.homes).len() == 1)
     }
 
     /// Says whom to wake. Nobody else has this share by then.
@@ -239,26 +260,37 @@ impl Share {
     }
 
     /// Runs a call to the store on one of the connections that all share.
-    pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let Some(Member { commons, place }) = &self.0 else { return call.await };
-        let mut permit = Permit::acquire(commons, *place).await;
+    pub(crate) async fn call<T>(
+        &self,
+        priority: Priority,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let Some(member) = &self.0 else { return call.await };
+        let mut permit = Permit::acquire(&member.commons, member.place, priority).await;
         let mut call = std::pin::pin!(call);
-        let outcome = if permit.is_known() {
-            call.await
-        } else {
-            match timeout(PATIENCE, call.as_mut()).await {
-                Ok(outcome) => outcome,
-                Err(_) => {
-                    permit.late();
-                    // Calls are run to their end, however long that takes.
-                    call.await
-                }
+        let outcome = loop {
+            match timeout(permit.patience(), call.as_mut()).await {
+                Ok(outcome) => break outcome,
+                // Calls are run to their end, however long that takes.
+                Err(_) if permit.outlasted() => break call.await,
+                Err(_) => {}
             }
         };
         let is_lost = outcome.as_ref().is_err_and(|error| {
             matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Permission | ErrorKind::CommitUnknown)
         });
         permit.done(!is_lost).await;
+        if priority == Priority::High && outcome.is_err() {
+            member.cannot_settle();
+        }
         outcome
+    }
+}
+
+impl Member {
+    /// It claims nothing until it can settle: a selection must not wait for its next claim.
+    fn cannot_settle(&self) {
+        let woken = lock(&self.commons.looks).cannot_settle(self.place);
+        self.commons.wake_all(woken);
     }
 }

@@ -350,7 +350,7 @@ impl<S: Store> Dispatcher<S> {
     fn settle(&mut self, settlements: Vec<Settlement>) {
         let inner = Arc::clone(&self.inner);
         self.calls.spawn(async move {
-            let outcome = inner.call(inner.store.settle(&settlements)).await;
+            let outcome = inner.call_first(inner.store.settle(&settlements)).await;
             let leases = settlements.into_iter().map(|settlement| settlement.lease).collect();
             Reply::Settled { leases, outcome }
         });
@@ -360,7 +360,7 @@ impl<S: Store> Dispatcher<S> {
         let inner = Arc::clone(&self.inner);
         self.calls.spawn(async move {
             let asked = Instant::now();
-            let outcome = inner.call(inner.store.renew(&leases, inner.plan.settings.lease)).await;
+            let outcome = inner.call_first(inner.store.renew(&leases, inner.plan.settings.lease)).await;
             Reply::Renewed { leases, asked, outcome }
         });
     }

@@ -27,7 +27,7 @@ use self::nudge::Nudges;
 pub(crate) use self::pulse::Pulse;
 pub use self::transaction::OutboxTransaction;
 use crate::alert::Latency;
-use crate::commons::Share;
+use crate::commons::{Priority, Share};
 use crate::dispatch::call::unpanicked;
 use crate::dispatch::hot::{Door, Opening};
 use crate::dispatch::verdict::{self, Ended, Rules};
@@ -219,7 +219,12 @@ impl<S> Inner<S> {
 
     /// A call to the store, on one of the connections that the tenants of a process share.
     pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.share.call(unpanicked(call)).await.map_err(|error| self.named(error))
+        self.share.call(Priority::Normal, unpanicked(call)).await.map_err(|error| self.named(error))
+    }
+
+    /// A call that settles or renews what is held: it goes before all others.
+    pub(crate) async fn call_first<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        self.share.call(Priority::High, unpanicked(call)).await.map_err(|error| self.named(error))
     }
 
     /// An error that says which of many stores it came from.

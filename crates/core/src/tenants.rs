@@ -15,12 +15,14 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{error, info, warn};
 
@@ -34,7 +36,7 @@ pub use self::key::TenantKey;
 use self::live::live;
 pub use self::source::Source;
 pub use self::view::{Changes, TenantInfo, TenantState, TenantsStats};
-use crate::commons::Commons;
+use crate::commons::{Commons, Priority};
 use crate::dispatch::Tally;
 use crate::dispatch::call::unpanicked;
 use crate::error::{Error, ErrorKind, Result};
@@ -52,6 +54,10 @@ const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 const MISSING_BEFORE_REMOVED: u32 = 2;
 /// How often tenants are counted, and connections closed that nobody uses.
 const LOOK_ROUND: Duration = Duration::from_secs(5);
+
+/// How often more tenants are woken after a sink has recovered, and after how long even if claims still wait for their turn.
+const WAKE_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_WAKE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Many databases, each with an outbox of its own, and one set of handlers for all. Cloning it is cheap.
 ///
@@ -96,6 +102,8 @@ pub(crate) struct Core {
     refreshed: tokio::sync::Mutex<Option<Refreshed>>,
     /// Where new tenants go while they run.
     newcomers: Mutex<Option<UnboundedSender<Arc<dyn Entry>>>>,
+    /// The task that wakes tenants after a sink has recovered.
+    waking: Mutex<Option<AbortHandle>>,
 }
 
 /// Where new tenants arrive.
@@ -232,7 +240,7 @@ impl Tenants {
             }
             let call = work(entry.admin());
             calls.spawn(async move {
-                let outcome = entry.share().call(unpanicked(call)).await;
+                let outcome = entry.share().call(Priority::Normal, unpanicked(call)).await;
                 let outcome = outcome.map_err(|error| error.with_context("store", key.as_str()));
                 (key, outcome)
             });
@@ -302,7 +310,7 @@ impl Core {
 
     async fn refresh_now(&self, refreshed: &mut Option<Refreshed>) -> Result<Changes> {
         let started = Instant::now();
-        let outcome = self.discover().await.map(|found| self.apply(&found));
+        let outcome = unpanicked(self.discover()).await.map(|found| self.apply(&found));
         let failure = outcome.as_ref().err().map(ToString::to_string);
         *refreshed = Some(Refreshed { started, failure });
         outcome
@@ -341,7 +349,7 @@ impl Core {
             entries.iter().map(|(key, entry)| (key.clone(), Arc::clone(entry))).collect();
         for tenant in found {
             let known = missing.remove(&tenant.key);
-            match self.found(tenant, known.as_ref(), &mut changes) {
+            match self.try_found(tenant, known.as_ref(), &mut changes) {
                 Ok(None) => {}
                 Ok(Some(new)) => {
                     if let Some(old) = known.filter(|entry| !entry.life().is_removed()) {
@@ -372,6 +380,22 @@ impl Core {
             }
         }
         changes
+    }
+
+    /// The same as [`found`](Self::found); a panic of the tenant's source is an error of this tenant alone.
+    fn try_found(
+        &self,
+        tenant: &Tenant,
+        known: Option<&Arc<dyn Entry>>,
+        changes: &mut Changes,
+    ) -> Result<Option<Arc<dyn Entry>>> {
+        let panicked = || {
+            Error::new(ErrorKind::Configuration, "the tenant's source panicked")
+                .during("discover")
+                .with_remedy("repair its `Source`: the panic is in the log")
+        };
+        catch_unwind(AssertUnwindSafe(|| self.found(tenant, known, changes)))
+            .unwrap_or_else(|_| Err(panicked()))
     }
 
     /// A tenant was found: answers with a new entry, if there must be one.
@@ -423,9 +447,17 @@ impl Core {
         !entries.contains_key(key)
     }
 
-    /// A sink can be sent to again: what waited for it may be claimed at once.
-    fn look_at_once(&self) {
-        self.all().iter().for_each(|entry| entry.home().stir());
+    /// A sink can be sent to again: tenants claim what waited for it, a few at a time.
+    fn sink_recovered(&self) {
+        let waking = wake_in_slices(self.all(), Arc::clone(&self.commons));
+        // Without a runtime no tenant runs.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let task = runtime.spawn(waking).abort_handle();
+        let mut current = self.waking.lock().unwrap_or_else(PoisonError::into_inner);
+        // The new task wakes those that the last one has not reached yet.
+        if let Some(last) = current.replace(task) {
+            last.abort();
+        }
     }
 
     fn gauges(&self) {
@@ -440,6 +472,21 @@ impl Core {
         let (open, attempts) = self.commons.connections();
         metrics::tenants(metrics::CONNECTIONS, "kind", "open", open);
         metrics::tenants(metrics::CONNECTIONS, "kind", "attempt", attempts);
+    }
+}
+
+/// Wakes tenants as fast as the connections can serve them. All at once would keep tenants that have work waiting.
+async fn wake_in_slices(entries: Vec<Arc<dyn Entry>>, commons: Arc<Commons>) {
+    let slice = commons.most_claims();
+    for entries in entries.chunks(slice) {
+        entries.iter().for_each(|entry| entry.home().stir());
+        let deadline = Instant::now() + LONGEST_WAKE_PAUSE;
+        loop {
+            sleep(WAKE_PAUSE).await;
+            if commons.waiting_claims() < slice || Instant::now() >= deadline {
+                break;
+            }
+        }
     }
 }
 

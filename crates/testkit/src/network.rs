@@ -24,8 +24,10 @@ pub enum Reach {
     Open,
     /// It refuses them, at once.
     Refused,
-    /// It does not answer at all.
+    /// It does not answer attempts to connect. Open connections still work.
     Silent,
+    /// It is gone: neither attempts to connect nor calls on open connections are answered.
+    Gone,
     /// It does not let this password in.
     Locked,
 }
@@ -61,6 +63,8 @@ struct Seen {
     claimed: HashMap<String, Instant>,
     /// Every claim that was answered: of which database, and how many it found.
     claims: Vec<(String, usize)>,
+    /// Claims under way, and the most there ever were at a time, by database.
+    claiming: HashMap<String, (usize, usize)>,
     /// How often a store was made, and a connection attempted, by database.
     stores: HashMap<String, usize>,
     connects: HashMap<String, usize>,
@@ -71,6 +75,8 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Server {
     reach: Reach,
+    /// Whether settling fails.
+    is_read_only: bool,
     password: String,
     store: Option<MemoryStore>,
 }
@@ -99,6 +105,11 @@ impl Network {
     /// Says how this database answers from now on. Connections that are open stay so.
     pub fn set(&self, name: &str, reach: Reach) {
         self.seen().servers.entry(name.to_owned()).or_default().reach = reach;
+    }
+
+    /// Makes every settlement and renewal of this database fail from now on, or succeed again.
+    pub fn set_read_only(&self, name: &str, is_read_only: bool) {
+        self.seen().servers.entry(name.to_owned()).or_default().is_read_only = is_read_only;
     }
 
     /// Sets a database's password; connections that are open stay so.
@@ -136,6 +147,11 @@ impl Network {
     /// Every claim that was answered: of which database, and how many it found.
     pub fn claims(&self) -> Vec<(String, usize)> {
         self.seen().claims.clone()
+    }
+
+    /// The most claims of this database that were ever under way at a time.
+    pub fn most_claims_at_a_time(&self, name: &str) -> usize {
+        self.seen().claiming.get(name).map_or(0, |(_, most)| *most)
     }
 
     /// How many stores were made of this database.
@@ -222,6 +238,18 @@ impl Remote {
         Error::new(ErrorKind::Unavailable, why.to_owned()).with_context("database", &self.name)
     }
 
+    fn reach(&self) -> Reach {
+        self.network.seen().servers.get(&self.name).map_or(Reach::Refused, |server| server.reach)
+    }
+
+    /// Fails if the database takes no settlements.
+    fn check_writable(&self) -> Result<()> {
+        if self.network.seen().servers.get(&self.name).is_some_and(|server| server.is_read_only) {
+            return Err(Error::new(ErrorKind::Database, "the database is read-only"));
+        }
+        Ok(())
+    }
+
     async fn connect(&self) -> Result<()> {
         {
             let mut pool = self.pool();
@@ -242,13 +270,14 @@ impl Remote {
             })
         };
         let Shape { connect, patience, .. } = self.network.shape;
-        sleep(if reach == Reach::Silent { patience } else { connect }).await;
+        let is_answered = !matches!(reach, Reach::Silent | Reach::Gone);
+        sleep(if is_answered { connect } else { patience }).await;
         let mut seen = self.network.seen();
         seen.attempts -= 1;
         match reach {
             Reach::Open => {}
             Reach::Refused => return Err(self.unavailable("the connection was refused")),
-            Reach::Silent => return Err(self.unavailable("nobody answered in time")),
+            Reach::Silent | Reach::Gone => return Err(self.unavailable("nobody answered in time")),
             Reach::Locked => return Err(Error::new(ErrorKind::Permission, "the login was refused")),
         }
         seen.open += 1;
@@ -259,6 +288,11 @@ impl Remote {
 
     async fn reached<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.connect().await?;
+        if self.reach() == Reach::Gone {
+            sleep(self.network.shape.patience).await;
+            self.network.seen().open -= 1;
+            return Err(self.unavailable("the connection was lost"));
+        }
         sleep(self.network.shape.call).await;
         {
             let mut seen = self.network.seen();
@@ -271,9 +305,31 @@ impl Remote {
     }
 }
 
+/// Counts a claim while it is under way.
+struct Claiming<'a>(&'a Remote);
+
+impl<'a> Claiming<'a> {
+    fn begin(remote: &'a Remote) -> Self {
+        let mut seen = remote.network.seen();
+        let (now, most) = seen.claiming.entry(remote.name.clone()).or_default();
+        *now += 1;
+        *most = (*most).max(*now);
+        Self(remote)
+    }
+}
+
+impl Drop for Claiming<'_> {
+    fn drop(&mut self) {
+        if let Some((now, _)) = self.0.network.seen().claiming.get_mut(&self.0.name) {
+            *now -= 1;
+        }
+    }
+}
+
 #[async_trait]
 impl Store for Remote {
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>> {
+        let _claiming = Claiming::begin(self);
         let messages = self.reached(self.store.claim(request)).await?;
         self.network.seen().claims.push((self.name.clone(), messages.len()));
         if !messages.is_empty() {
@@ -295,11 +351,19 @@ impl Store for Remote {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<SettledBatch> {
-        self.reached(self.store.settle(settlements)).await
+        let settle = async {
+            self.check_writable()?;
+            self.store.settle(settlements).await
+        };
+        self.reached(settle).await
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>> {
-        self.reached(self.store.renew(leases, lease)).await
+        let renew = async {
+            self.check_writable()?;
+            self.store.renew(leases, lease).await
+        };
+        self.reached(renew).await
     }
 
     async fn reap(&self, limit: u32) -> Result<Reaped> {

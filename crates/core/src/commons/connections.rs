@@ -1,8 +1,16 @@
-//! Connections at a time, over all stores: a call takes one that its store has open, or opens one, and for that the store that
-//! nobody has called for longest closes its own.
+//! Connections at a time, over all stores. A call uses a connection that its store has open, or opens one; for that, the store
+//! that was called longest ago closes its own.
 //!
 //! What is counted is what calls of ours can have opened: the most that were under way at a time since the store last
-//! rested. An attempt that nobody answers is not counted as a connection for long: it is none.
+//! rested. A call is never cancelled, so a store that does not answer keeps its connection. Two budgets keep the other stores
+//! from paying for that:
+//!
+//! - A call that outlasts the [patience](Connections::patience) leaves the budget: it is *late*, and its store *silent*.
+//! - Calls to a silent store have a small budget of their own, until the store answers again.
+//!
+//! So there are at most twice as many calls as connections: `most` in time, [`spare`] late ones and [`spare`] retries. Only when
+//! so many stores fall silent at once that their calls would fill the budget, and other stores answer, more calls may leave it:
+//! up to [`LATE_PER_CONNECTION`] for each connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,19 +20,42 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::selection::Place;
+use super::waiters::{Priority, Ticket, Waiter, Waiters};
 use super::{Commons, lock};
+
+/// How many times the usual time a call may take before it is late.
+const PATIENCE_FACTOR: u32 = 4;
+const LEAST_PATIENCE: Duration = Duration::from_millis(20);
+const MOST_PATIENCE: Duration = Duration::from_secs(1);
+/// What calls take, as long as none has ended.
+const FIRST_TYPICAL: Duration = Duration::from_millis(50);
+/// How many late calls there may be for each connection when a server with thousands of tenants goes away. It bounds sockets.
+const LATE_PER_CONNECTION: usize = 32;
+
+/// How many calls may wait for stores that do not answer, beside the calls in time.
+fn spare(most: usize) -> usize {
+    (most / 2).max(1)
+}
 
 #[derive(Debug)]
 pub(super) struct Connections {
     most: usize,
     open: usize,
-    attempts: usize,
+    late: usize,
+    retries: usize,
+    /// Calls that outlasted the patience, and found no room outside of the budget.
+    stuck: usize,
     lines: HashMap<Place, Line>,
-    /// Stores with open connections that nobody uses, by when they were last used.
+    /// Stores whose open connections are all unused, by when they were last used.
     idle: BTreeMap<u64, Place>,
     tick: u64,
-    /// Who waits, in the order of coming.
-    waiting: BTreeMap<u64, Arc<Notify>>,
+    /// Callers that wait for a connection, and callers of silent stores that wait for a retry.
+    waiting: Waiters,
+    waiting_to_retry: Waiters,
+    /// How long calls that are answered take, on average.
+    typical: Duration,
+    /// When a store last answered.
+    answered: Option<Instant>,
 }
 
 /// One store's connections.
@@ -32,39 +63,71 @@ pub(super) struct Connections {
 struct Line {
     open: usize,
     in_use: usize,
-    /// Whether it has answered since it last rested or failed.
-    is_known: bool,
+    /// Whether its last call was late, and has not been answered.
+    is_silent: bool,
     /// Its place among the idle ones.
     idle: Option<u64>,
     used: Option<Instant>,
 }
 
-/// Leave to begin, after this store has rested, if one must.
+/// Permission to begin, after this store has rested, if one must.
 #[derive(Debug)]
 struct Grant {
+    kind: Kind,
     rests: Option<Place>,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    /// Whether the store answered, be it with an error.
+    is_up: bool,
+    took: Duration,
 }
 
 impl Connections {
     pub(super) fn new(most: usize) -> Self {
-        let (lines, idle, waiting) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { most, open: 0, attempts: 0, lines, idle, tick: 0, waiting }
+        Self {
+            most,
+            open: 0,
+            late: 0,
+            retries: 0,
+            stuck: 0,
+            lines: HashMap::new(),
+            idle: BTreeMap::new(),
+            tick: 0,
+            waiting: Waiters::by_priority(),
+            // Tenants that cannot settle must not keep those from being tried that may answer by now.
+            waiting_to_retry: Waiters::by_arrival(),
+            typical: FIRST_TYPICAL,
+            answered: None,
+        }
     }
 
+    /// How many connections are open, and how many calls wait outside of that budget for stores that do not answer.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.open, self.attempts)
+        (self.open, self.late + self.retries)
+    }
+
+    /// How long a call may take before it is late. On a slow network, or a busy machine, everything may take longer.
+    fn patience(&self) -> Duration {
+        (self.typical * PATIENCE_FACTOR).clamp(LEAST_PATIENCE, MOST_PATIENCE)
+    }
+
+    pub(super) fn is_silent(&self, place: Place) -> bool {
+        self.lines.get(&place).is_some_and(|line| line.is_silent)
     }
 
     fn try_take(&mut self, place: Place) -> Option<Grant> {
         let line = self.lines.entry(place).or_default();
-        let mut grant = Grant { rests: None };
+        let mut grant = Grant { kind: Kind::Connection, rests: None };
         if line.in_use == line.open {
             if self.open >= self.most {
                 let (_, victim) = self.idle.pop_first()?;
-                // The one whose turn it is was not idle: all it has is in use.
+                // The caller's store was not idle: all its connections are in use.
                 if let Some(line) = self.lines.get_mut(&victim) {
                     self.open -= line.open;
-                    (line.open, line.idle, line.is_known) = (0, None, false);
+                    (line.open, line.idle) = (0, None);
                 }
                 grant.rests = Some(victim);
             }
@@ -79,13 +142,67 @@ impl Connections {
         Some(grant)
     }
 
-    /// A call has ended. Its connection stays open, unless it was lost.
-    fn give_back(&mut self, place: Place, is_up: bool) {
+    fn try_retry(&mut self) -> Option<Grant> {
+        (self.retries < spare(self.most)).then(|| {
+            self.retries += 1;
+            Grant { kind: Kind::Retry, rests: None }
+        })
+    }
+
+    /// Takes a permit, if it is this caller's turn.
+    fn take_turn(&mut self, place: Place, priority: Priority, ticket: Option<Ticket>) -> Option<Grant> {
+        let is_silent = self.is_silent(place);
+        if let Some(ticket) = ticket {
+            self.change_line(ticket, is_silent);
+        }
+        let grant = if is_silent {
+            self.waiting_to_retry.is_next(priority, ticket).then(|| self.try_retry()).flatten()
+        } else {
+            // A caller overtakes those that wait if its connection is open already.
+            let has_one = self.lines.get(&place).is_some_and(|line| line.in_use < line.open);
+            let is_next = has_one || self.waiting.is_next(priority, ticket);
+            is_next.then(|| self.try_take(place)).flatten()
+        };
+        if let Some(ticket) = ticket.filter(|_| grant.is_some()) {
+            self.stop_waiting(ticket);
+        }
+        grant
+    }
+
+    /// Moves a caller to the other line, if its store has fallen silent or answered meanwhile.
+    fn change_line(&mut self, ticket: Ticket, is_silent: bool) {
+        let (from, to) = if is_silent {
+            (&mut self.waiting, &mut self.waiting_to_retry)
+        } else {
+            (&mut self.waiting_to_retry, &mut self.waiting)
+        };
+        if let Some(waiter) = from.remove(ticket) {
+            to.insert(ticket, waiter);
+            self.serve();
+        }
+    }
+
+    fn start_waiting(&mut self, place: Place, priority: Priority) -> (Ticket, Arc<Notify>) {
+        self.tick += 1;
+        let (ticket, called) = ((priority, self.tick), Arc::new(Notify::new()));
+        let line = if self.is_silent(place) { &mut self.waiting_to_retry } else { &mut self.waiting };
+        line.insert(ticket, Waiter { place, called: Arc::clone(&called) });
+        (ticket, called)
+    }
+
+    fn stop_waiting(&mut self, ticket: Ticket) {
+        if self.waiting.remove(ticket).or_else(|| self.waiting_to_retry.remove(ticket)).is_some() {
+            self.serve();
+        }
+    }
+
+    /// A call within the budget has ended. Its connection stays open, unless it was lost.
+    fn give_back(&mut self, place: Place, kind: Kind, ending: Ending) {
+        self.stuck -= usize::from(kind == Kind::Stuck);
+        self.learn(place, ending);
         let Some(line) = self.lines.get_mut(&place) else { return };
         line.in_use -= 1;
-        line.is_known = is_up;
-        line.used = Some(Instant::now());
-        if !is_up {
+        if !ending.is_up {
             self.open -= line.open - line.in_use;
             line.open = line.in_use;
         }
@@ -93,7 +210,24 @@ impl Connections {
         self.serve();
     }
 
-    /// If nobody uses what it has open any more, others may have it, after those that have waited longer for a use.
+    /// Remembers what a call's end says about its store, and about all.
+    fn learn(&mut self, place: Place, ending: Ending) {
+        let (now, patience) = (Instant::now(), self.patience());
+        if ending.is_up {
+            self.answered = Some(now);
+            // One long call must not make all others wait for as long.
+            self.typical = (self.typical * 7 + ending.took.min(patience)) / 8;
+        }
+        let Some(line) = self.lines.get_mut(&place) else { return };
+        line.used = Some(now);
+        let was_silent = line.is_silent;
+        line.is_silent = !ending.is_up && ending.took >= patience;
+        if was_silent && !line.is_silent {
+            self.waiting_to_retry.call_all_of(place);
+        }
+    }
+
+    /// Lets other stores have the connections of this one, if none of them is in use.
     fn idles(&mut self, place: Place) {
         let Some(line) = self.lines.get_mut(&place) else { return };
         if line.in_use == 0 && line.open > 0 && line.idle.is_none() {
@@ -103,13 +237,24 @@ impl Connections {
         }
     }
 
-    /// It is an attempt, not a connection; false if there are too many of those already.
-    fn late(&mut self, place: Place) -> bool {
-        if self.attempts >= self.most {
+    /// How many calls may be late now, for a call that began then.
+    fn most_late(&self, began: Instant) -> usize {
+        let is_mass_outage = 4 * self.stuck >= self.most;
+        // If no store answers, the next call would not be answered either: more calls at a time help none of them.
+        let others_answer = self.answered.is_some_and(|answered| answered > began);
+        if is_mass_outage && others_answer { LATE_PER_CONNECTION * self.most } else { spare(self.most) }
+    }
+
+    /// A call that began then is late, and leaves the budget if it can; then it is not stuck any more.
+    fn leave_budget(&mut self, place: Place, began: Instant) -> bool {
+        let most_late = self.most_late(began);
+        let Some(line) = self.lines.get_mut(&place) else { return false };
+        line.is_silent = true;
+        if self.late >= most_late {
             return false;
         }
-        let Some(line) = self.lines.get_mut(&place) else { return false };
-        self.attempts += 1;
+        self.late += 1;
+        self.stuck -= 1;
         self.open -= 1;
         line.open -= 1;
         line.in_use -= 1;
@@ -119,40 +264,30 @@ impl Connections {
         true
     }
 
-    /// An attempt has ended; answers whether the store must rest, because what it opened is one too many.
-    fn attempt_ended(&mut self, place: Place, is_up: bool) -> bool {
-        self.attempts -= 1;
-        let Some(line) = self.lines.get_mut(&place).filter(|_| is_up) else { return false };
-        line.is_known = true;
-        line.used = Some(Instant::now());
-        if self.open >= self.most {
-            return true;
+    /// A late call or a retry has ended; answers whether the store must rest, because its connection is one too many.
+    fn end_outside(&mut self, place: Place, kind: Kind, ending: Ending) -> bool {
+        match kind {
+            Kind::Late => self.late -= 1,
+            Kind::Retry => self.retries -= 1,
+            Kind::Connection | Kind::Stuck | Kind::Over => {}
         }
-        self.open += 1;
-        line.open += 1;
-        self.idles(place);
+        self.learn(place, ending);
+        let is_full = self.open >= self.most;
+        if let Some(line) = self.lines.get_mut(&place).filter(|_| ending.is_up && !is_full) {
+            self.open += 1;
+            line.open += 1;
+            self.idles(place);
+        }
         self.serve();
-        false
+        ending.is_up && is_full
     }
 
-    /// Lets whoever waited longest try again.
+    /// Lets the first caller of each line try again.
     fn serve(&self) {
-        if let Some((_, waiting)) = self.waiting.first_key_value() {
-            waiting.notify_one();
+        self.waiting.call_first();
+        if self.retries < spare(self.most) {
+            self.waiting_to_retry.call_first();
         }
-    }
-
-    /// Takes a connection, if it is this one's turn.
-    fn take_turn(&mut self, place: Place, ticket: Option<u64>) -> Option<Grant> {
-        // Nobody overtakes those who wait, unless his connection is open already.
-        let has_one = self.lines.get(&place).is_some_and(|line| line.in_use < line.open);
-        let is_next = self.waiting.first_key_value().map(|(first, _)| *first) == ticket;
-        let grant = if has_one || is_next { self.try_take(place) } else { None };
-        if let Some(ticket) = ticket.filter(|_| grant.is_some()) {
-            self.waiting.remove(&ticket);
-            self.serve();
-        }
-        grant
     }
 
     /// Forgets the connections of stores that were not called for this long, and answers which: they are to rest.
@@ -163,7 +298,7 @@ impl Connections {
             if let Some(tick) = line.idle.filter(|_| is_unused(line)) {
                 self.idle.remove(&tick);
                 self.open -= line.open;
-                (line.open, line.idle, line.is_known) = (0, None, false);
+                (line.open, line.idle) = (0, None);
                 unused.push(*place);
             }
         }
@@ -176,92 +311,110 @@ impl Connections {
             self.open -= line.open;
             line.idle.and_then(|tick| self.idle.remove(&tick));
         }
+        self.waiting_to_retry.call_all_of(place);
         self.serve();
     }
 }
 
-/// A place in the line of those who wait for a connection; it is left when this is dropped.
-struct Ticket<'a> {
+/// A caller that waits for a permit; it stops waiting when this is dropped.
+struct Waiting<'a> {
     commons: &'a Commons,
-    number: u64,
+    place: Place,
+    ticket: Ticket,
     called: Arc<Notify>,
 }
 
-impl<'a> Ticket<'a> {
-    fn draw(commons: &'a Commons) -> Self {
-        let mut connections = lock(&commons.connections);
-        connections.tick += 1;
-        let (number, called) = (connections.tick, Arc::new(Notify::new()));
-        connections.waiting.insert(number, Arc::clone(&called));
-        Self { commons, number, called }
+impl<'a> Waiting<'a> {
+    fn start(commons: &'a Commons, place: Place, priority: Priority) -> Self {
+        let (ticket, called) = lock(&commons.connections).start_waiting(place, priority);
+        Self { commons, place, ticket, called }
     }
 
-    async fn turn(self, place: Place) -> Grant {
+    async fn turn(self) -> Grant {
         loop {
-            let taken = lock(&self.commons.connections).take_turn(place, Some(self.number));
+            let taken = {
+                let mut connections = lock(&self.commons.connections);
+                connections.take_turn(self.place, self.ticket.0, Some(self.ticket))
+            };
             if let Some(grant) = taken {
                 return grant;
             }
+            self.commons.step_aside_if_silent(self.place);
             self.called.notified().await;
         }
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut connections = lock(&self.commons.connections);
-        if connections.waiting.remove(&self.number).is_some() {
-            connections.serve();
-        }
+        lock(&self.commons.connections).stop_waiting(self.ticket);
     }
 }
 
-/// Leave to make one call; given back when it is dropped.
+/// Permission for one call; given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     commons: Arc<Commons>,
     place: Place,
-    is_known: bool,
     kind: Kind,
+    began: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// A call within the budget of connections.
     Connection,
-    Attempt,
+    /// One that should have left it, and could not yet.
+    Stuck,
+    /// A call that left it.
+    Late,
+    /// A call to a silent store.
+    Retry,
     Over,
 }
 
 impl Permit {
-    pub(super) async fn acquire(commons: &Arc<Commons>, place: Place) -> Self {
-        let taken = lock(&commons.connections).take_turn(place, None);
+    pub(super) async fn acquire(commons: &Arc<Commons>, place: Place, priority: Priority) -> Self {
+        let taken = lock(&commons.connections).take_turn(place, priority, None);
         let grant = match taken {
             Some(grant) => grant,
-            None => Ticket::draw(commons).turn(place).await,
+            None => Waiting::start(commons, place, priority).turn().await,
         };
-        let is_known = lock(&commons.connections).lines.get(&place).is_some_and(|line| line.is_known);
-        let permit = Self { commons: Arc::clone(commons), place, is_known, kind: Kind::Connection };
+        let mut permit =
+            Self { commons: Arc::clone(commons), place, kind: grant.kind, began: Instant::now() };
+        commons.step_aside_if_silent(place);
         if let Some(home) = grant.rests.and_then(|place| commons.home(place)) {
             home.rest().await;
+            permit.began = Instant::now();
         }
         permit
     }
 
-    /// Whether the store has answered before.
-    pub(super) fn is_known(&self) -> bool {
-        self.is_known
+    pub(super) fn patience(&self) -> Duration {
+        lock(&self.commons.connections).patience()
     }
 
-    /// The call takes so long that others must not wait for it.
-    pub(super) fn late(&mut self) {
-        if lock(&self.commons.connections).late(self.place) {
-            self.kind = Kind::Attempt;
-            let woken = lock(&self.commons.looks).late(self.place);
-            self.commons.wake_all(woken);
+    /// The call has outlasted the patience. Answers whether other stores need not wait for it any more.
+    pub(super) fn outlasted(&mut self) -> bool {
+        let mut connections = lock(&self.commons.connections);
+        match self.kind {
+            Kind::Late | Kind::Retry | Kind::Over => return true,
+            Kind::Stuck => {}
+            Kind::Connection => {
+                connections.stuck += 1;
+                self.kind = Kind::Stuck;
+            }
         }
+        let has_left = connections.leave_budget(self.place, self.began);
+        drop(connections);
+        if has_left {
+            self.kind = Kind::Late;
+        }
+        self.commons.step_aside_if_silent(self.place);
+        has_left
     }
 
-    /// The call has ended, and the store is up, or not.
+    /// The call has ended; `is_up` says whether the store answered.
     pub(super) async fn done(mut self, is_up: bool) {
         if self.give_back(is_up)
             && let Some(home) = self.commons.home(self.place)
@@ -270,14 +423,16 @@ impl Permit {
         }
     }
 
+    /// Answers whether the store must rest.
     fn give_back(&mut self, is_up: bool) -> bool {
+        let ending = Ending { is_up, took: self.began.elapsed() };
         let mut connections = lock(&self.commons.connections);
         match std::mem::replace(&mut self.kind, Kind::Over) {
-            Kind::Connection => {
-                connections.give_back(self.place, is_up);
+            kind @ (Kind::Connection | Kind::Stuck) => {
+                connections.give_back(self.place, kind, ending);
                 false
             }
-            Kind::Attempt => connections.attempt_ended(self.place, is_up),
+            kind @ (Kind::Late | Kind::Retry) => connections.end_outside(self.place, kind, ending),
             Kind::Over => false,
         }
     }

@@ -31,29 +31,27 @@ impl Walk {
     }
 
     fn step(&mut self) {
-        let (place, is_up) = (self.place(), self.random.u8(..3) > 0);
-        match self.random.u8(..16) {
+        let place = self.place();
+        let ending =
+            Ending { is_up: self.random.u8(..3) > 0, took: Duration::from_millis(self.random.u64(..400)) };
+        match self.random.u8(..18) {
             0..6 => self.begin(place),
             6..10 => {
-                if let Some(place) = self.ending(Kind::Connection) {
-                    self.connections.give_back(place, is_up);
+                let kind = if self.random.bool() { Kind::Connection } else { Kind::Stuck };
+                if let Some(place) = self.ending(kind) {
+                    self.connections.give_back(place, kind, ending);
                 }
             }
-            10..12 => {
-                if let Some(place) = self.ending(Kind::Connection) {
-                    let may = self.connections.attempts < self.connections.most;
-                    assert_eq!(self.connections.late(place), may, "as many attempts as connections");
-                    self.calls.push((place, if may { Kind::Attempt } else { Kind::Connection }));
-                }
-            }
-            12..14 => {
-                if let Some(place) = self.ending(Kind::Attempt) {
+            10..12 => self.outlast(),
+            12..16 => {
+                let kind = if self.random.bool() { Kind::Late } else { Kind::Retry };
+                if let Some(place) = self.ending(kind) {
                     let is_full = self.connections.open == self.connections.most;
-                    let rests = self.connections.attempt_ended(place, is_up);
-                    assert_eq!(rests, is_up && is_full, "what is one too many is closed");
+                    let rests = self.connections.end_outside(place, kind, ending);
+                    assert_eq!(rests, ending.is_up && is_full, "what is one too many is closed");
                 }
             }
-            14 => {
+            16 => {
                 let idle: Vec<Place> = self.connections.idle.values().copied().collect();
                 let mut unused = self.connections.unused(Instant::now(), Duration::ZERO);
                 unused.sort();
@@ -69,32 +67,54 @@ impl Walk {
         }
     }
 
+    /// A call outlasts the patience, at a time when other stores have answered since it began, or have not.
+    fn outlast(&mut self) {
+        let kind = if self.random.bool() { Kind::Connection } else { Kind::Stuck };
+        let Some(place) = self.ending(kind) else { return };
+        self.connections.stuck += usize::from(kind == Kind::Connection);
+        let now = Instant::now();
+        self.connections.answered = Some(now);
+        let began = if self.random.bool() { now } else { now - Duration::from_millis(1) };
+        let Connections { late, stuck, most, .. } = self.connections;
+        let is_mass_outage = began < now && 4 * stuck >= most;
+        let may = late < if is_mass_outage { LATE_PER_CONNECTION * most } else { spare(most) };
+        assert_eq!(self.connections.leave_budget(place, began), may, "late calls have a bound");
+        assert!(self.connections.is_silent(place));
+        self.calls.push((place, if may { Kind::Late } else { Kind::Stuck }));
+    }
+
     fn begin(&mut self, place: Place) {
-        let Connections { open, most, .. } = self.connections;
+        let Connections { open, most, retries, .. } = self.connections;
         let longest = self.connections.idle.first_key_value().map(|(_, place)| *place);
         let has_one = self.connections.lines.get(&place).is_some_and(|line| line.in_use < line.open);
-        match self.connections.take_turn(place, None) {
-            Some(Grant { rests }) => {
-                let must_one = !has_one && open == most;
+        let is_silent = self.connections.is_silent(place);
+        match self.connections.take_turn(place, Priority::Normal, None) {
+            Some(Grant { kind, rests }) => {
+                let must_one = !is_silent && !has_one && open == most;
                 assert_eq!(
                     rests,
                     longest.filter(|_| must_one),
-                    "whoever was not called for longest, if one must"
+                    "the store that was called longest ago, if one must"
                 );
-                self.calls.push((place, Kind::Connection));
+                assert_eq!(kind, if is_silent { Kind::Retry } else { Kind::Connection });
+                self.calls.push((place, kind));
             }
+            None if is_silent => assert_eq!(retries, spare(most), "there was a retry to be had"),
             None => assert!(!has_one && open == most && longest.is_none(), "there was one to be had"),
         }
     }
 
     fn check(&self) {
-        let Connections { most, open, attempts, lines, idle, .. } = &self.connections;
+        let Connections { most, open, late, retries, stuck, lines, idle, .. } = &self.connections;
         let of_kind = |kind: Kind| self.calls.iter().filter(move |(_, other)| *other == kind);
         assert_eq!(*open, lines.values().map(|line| line.open).sum::<usize>());
-        assert!(open <= most && attempts <= most);
-        assert_eq!(*attempts, of_kind(Kind::Attempt).count());
+        assert!(open <= most && *late <= LATE_PER_CONNECTION * most && *retries <= spare(*most));
+        assert_eq!(*late, of_kind(Kind::Late).count());
+        assert_eq!(*retries, of_kind(Kind::Retry).count());
+        assert_eq!(*stuck, of_kind(Kind::Stuck).count());
         for (place, line) in lines {
-            assert_eq!(line.in_use, of_kind(Kind::Connection).filter(|(other, _)| other == place).count());
+            let within = of_kind(Kind::Connection).chain(of_kind(Kind::Stuck));
+            assert_eq!(line.in_use, within.filter(|(other, _)| other == place).count());
             assert!(line.in_use <= line.open);
             assert_eq!(line.idle.is_some(), line.open > 0 && line.in_use == 0, "{place:?} {line:?}");
             assert!(line.idle.is_none_or(|tick| idle.get(&tick) == Some(place)));
@@ -121,12 +141,29 @@ fn commons(connections: u32) -> Arc<Commons> {
     Commons::new(&settings, Box::new(Fair::default()))
 }
 
-/// Begins to wait for a connection.
+async fn acquire(commons: &Arc<Commons>, place: u64) -> Permit {
+    Permit::acquire(commons, Place(place), Priority::Normal).await
+}
+
+fn waiting_now(commons: &Commons) -> usize {
+    let connections = lock(&commons.connections);
+    connections.waiting.len() + connections.waiting_to_retry.len()
+}
+
+/// Begins to wait for a permit.
 async fn waiting(commons: &Arc<Commons>, place: u64) -> tokio::task::JoinHandle<Permit> {
-    let (of, before) = (Arc::clone(commons), lock(&commons.connections).waiting.len());
-    let waiting = tokio::spawn(async move { Permit::acquire(&of, Place(place)).await });
+    waiting_with(commons, place, Priority::Normal).await
+}
+
+async fn waiting_with(
+    commons: &Arc<Commons>,
+    place: u64,
+    priority: Priority,
+) -> tokio::task::JoinHandle<Permit> {
+    let (of, before) = (Arc::clone(commons), waiting_now(commons));
+    let waiting = tokio::spawn(async move { Permit::acquire(&of, Place(place), priority).await });
     tokio::task::yield_now().await;
-    assert_eq!(lock(&commons.connections).waiting.len(), before + 1, "it waits");
+    assert_eq!(waiting_now(commons), before + 1, "it waits");
     waiting
 }
 
@@ -139,25 +176,25 @@ async fn served(waiting: tokio::task::JoinHandle<Permit>) -> Permit {
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_lets_the_next_one_in() {
     let commons = commons(1);
-    let first = Permit::acquire(&commons, Place(1)).await;
+    let first = acquire(&commons, 1).await;
     let (second, third) = (waiting(&commons, 2).await, waiting(&commons, 3).await);
     // He was called already when he gives up.
     first.done(true).await;
     second.abort();
     let third = served(third).await;
     assert_eq!((commons.connections(), third.place), ((1, 0), Place(3)));
-    assert!(lock(&commons.connections).waiting.is_empty());
+    assert_eq!(waiting_now(&commons), 0);
 }
 
 /// Nobody who comes overtakes those who wait, unless his connection is open.
 #[tokio::test(start_paused = true)]
 async fn nobody_overtakes() {
     let commons = commons(2);
-    let (one, two) = (Permit::acquire(&commons, Place(1)).await, Permit::acquire(&commons, Place(2)).await);
+    let (one, two) = (acquire(&commons, 1).await, acquire(&commons, 2).await);
     let (third, fourth) = (waiting(&commons, 3).await, waiting(&commons, 4).await);
     one.done(true).await;
     // One is free now, and the third has not come for it yet.
-    assert!(lock(&commons.connections).take_turn(Place(5), None).is_none());
+    assert!(lock(&commons.connections).take_turn(Place(5), Priority::Normal, None).is_none());
     let third = served(third).await;
     two.done(true).await;
     let fourth = served(fourth).await;
@@ -170,17 +207,17 @@ async fn nobody_overtakes() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_gives_back() {
     let commons = commons(1);
-    drop(Permit::acquire(&commons, Place(1)).await);
+    drop(acquire(&commons, 1).await);
     assert_eq!(commons.connections(), (0, 0));
-    let mut late = Permit::acquire(&commons, Place(1)).await;
-    late.late();
-    assert_eq!(commons.connections(), (0, 1), "it is an attempt, and others need not wait for it");
-    let other = Permit::acquire(&commons, Place(2)).await;
+    let mut late = acquire(&commons, 1).await;
+    assert!(late.outlasted());
+    assert_eq!(commons.connections(), (0, 1), "it is late, and others need not wait for it");
+    let other = acquire(&commons, 2).await;
     drop(late);
     assert_eq!(commons.connections(), (1, 0));
     other.done(true).await;
     assert_eq!(commons.connections(), (1, 0), "it stays open");
-    Permit::acquire(&commons, Place(2)).await.done(false).await;
+    acquire(&commons, 2).await.done(false).await;
     assert_eq!(commons.connections(), (0, 0), "what was lost is not open");
 }
 
@@ -196,9 +233,9 @@ async fn which_errors_cost_a_connection() {
     ] {
         let commons = commons(1);
         let share = commons.share();
-        share.call(async { Ok(()) }).await.unwrap();
+        share.call(Priority::Normal, async { Ok(()) }).await.unwrap();
         assert_eq!(commons.connections(), (1, 0));
-        share.call(async { Err::<(), _>(Error::new(kind, "")) }).await.unwrap_err();
+        share.call(Priority::Normal, async { Err::<(), _>(Error::new(kind, "")) }).await.unwrap_err();
         assert_eq!(commons.connections(), (open, 0), "{kind:?}");
     }
 }
@@ -216,12 +253,12 @@ async fn everybody_is_served() {
                 tokio::spawn(async move {
                     let pause = |random: &mut fastrand::Rng| Duration::from_millis(random.u64(..400));
                     tokio::time::sleep(pause(&mut random)).await;
-                    let acquiring = Permit::acquire(&commons, Place(random.u64(..10)));
+                    let acquiring = acquire(&commons, random.u64(..10));
                     let patience = if random.u8(..4) == 0 { pause(&mut random) } else { Duration::MAX };
                     let Ok(mut permit) = tokio::time::timeout(patience, acquiring).await else { return };
                     tokio::time::sleep(pause(&mut random)).await;
                     if random.u8(..4) == 0 {
-                        permit.late();
+                        permit.outlasted();
                         tokio::time::sleep(pause(&mut random)).await;
                     }
                     match random.u8(..4) {
@@ -234,9 +271,116 @@ async fn everybody_is_served() {
         for call in calls {
             tokio::time::timeout(Duration::from_secs(600), call).await.expect("it is served").unwrap();
         }
+        assert_eq!(waiting_now(&commons), 0);
         let mut connections = lock(&commons.connections);
-        assert!(connections.open <= most && connections.attempts == 0 && connections.waiting.is_empty());
+        assert!(connections.open <= most && connections.stuck == 0);
         connections.unused(Instant::now(), Duration::ZERO);
-        assert_eq!(connections.counts(), (0, 0), "whatever is open can be closed");
+        assert_eq!(connections.counts(), (0, 0), "everything that is open can be closed");
     }
+}
+
+/// R2: settling and renewing go before everything that came earlier, and among themselves in their order.
+#[tokio::test(start_paused = true)]
+async fn the_urgent_go_first() {
+    let commons = commons(1);
+    let mut held = acquire(&commons, 1).await;
+    let normal = waiting(&commons, 2).await;
+    let first = waiting_with(&commons, 3, Priority::High).await;
+    let second = waiting_with(&commons, 4, Priority::High).await;
+    for (waiting, place) in [(first, 3), (second, 4), (normal, 2)] {
+        held.done(true).await;
+        held = served(waiting).await;
+        assert_eq!(held.place, Place(place));
+    }
+    let normal = waiting(&commons, 5).await;
+    held.done(true).await;
+    let urgent = Permit::acquire(&commons, Place(6), Priority::High).await;
+    urgent.done(true).await;
+    drop(served(normal).await);
+}
+
+/// A store that outlasts the patience is called within a small budget of its own, until it answers, or refuses, in time.
+#[tokio::test(start_paused = true)]
+async fn a_silent_store_has_a_budget_of_its_own() {
+    for is_up in [true, false] {
+        let commons = commons(2);
+        let mut late = acquire(&commons, 1).await;
+        let patience = late.patience();
+        assert!(late.outlasted());
+        let (retry, other) = (acquire(&commons, 1).await, acquire(&commons, 2).await);
+        assert_eq!((retry.kind, other.kind), (Kind::Retry, Kind::Connection));
+        let next = waiting(&commons, 1).await;
+        tokio::time::sleep(patience).await;
+        late.done(false).await;
+        assert!(lock(&commons.connections).is_silent(Place(1)), "it did not answer");
+        assert_eq!(waiting_now(&commons), 1, "only one retry at a time");
+        retry.done(false).await;
+        let next = served(next).await;
+        assert_eq!(next.kind, Kind::Retry);
+        let waiting = waiting(&commons, 1).await;
+        next.done(is_up).await;
+        let answered = served(waiting).await;
+        assert_eq!(answered.kind, Kind::Connection, "who answers is not silent any more");
+        drop((answered, other));
+    }
+}
+
+/// While no store answers, no more calls leave the budget than there is room for. While others answer, and many are stuck, more do.
+#[tokio::test(start_paused = true)]
+async fn a_stall_of_everything_opens_no_more_connections() {
+    let commons = commons(4);
+    let mut calls = Vec::new();
+    for place in 0..6 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let mut call = acquire(&commons, place).await;
+        let _ = call.outlasted();
+        calls.push(call);
+    }
+    assert_eq!(commons.connections(), (4, 2));
+    assert!(!calls[5].outlasted(), "nobody has answered");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    calls.remove(0).done(true).await;
+    assert!(calls[4].outlasted(), "another store has answered");
+}
+
+/// Patience follows what calls take: a slow network has no silent stores, and one long call changes little.
+#[tokio::test(start_paused = true)]
+async fn patience_follows_what_calls_take() {
+    let commons = commons(1);
+    for (took, least, most) in [(2, 20, 20), (100, 300, 400), (5_000, 1_000, 1_000), (2, 20, 20)] {
+        for _ in 0..100 {
+            let call = acquire(&commons, 1).await;
+            tokio::time::sleep(Duration::from_millis(took)).await;
+            call.done(true).await;
+        }
+        let patience = lock(&commons.connections).patience();
+        assert!((least..=most).contains(&patience.as_millis()), "{took} ms: {patience:?}");
+    }
+    let before = lock(&commons.connections).patience();
+    let long = acquire(&commons, 1).await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    long.done(true).await;
+    assert!(lock(&commons.connections).patience() <= 2 * before);
+}
+
+/// Retries are served in their order: stores that cannot settle do not keep others from being tried.
+#[tokio::test(start_paused = true)]
+async fn retries_are_served_in_their_order() {
+    let commons = commons(2);
+    let long = Duration::from_secs(3);
+    for place in 1..=3 {
+        let mut call = acquire(&commons, place).await;
+        let _ = call.outlasted();
+        tokio::time::sleep(long).await;
+        call.done(false).await;
+    }
+    let retry = acquire(&commons, 3).await;
+    let normal = waiting(&commons, 1).await;
+    let urgent = waiting_with(&commons, 2, Priority::High).await;
+    tokio::time::sleep(long).await;
+    retry.done(false).await;
+    let normal = served(normal).await;
+    assert_eq!(waiting_now(&commons), 1, "the urgent one came later");
+    normal.done(false).await;
+    assert_eq!(served(urgent).await.kind, Kind::Retry);
 }

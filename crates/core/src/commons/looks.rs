@@ -57,6 +57,14 @@ impl Looks {
         }
     }
 
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.asking.len()
+    }
+
     pub(super) fn join(&mut self, place: Place, key: &Arc<str>) {
         self.keys.insert(place, Arc::clone(key));
     }
@@ -83,11 +91,18 @@ impl Looks {
         self.grant()
     }
 
-    /// A look takes so long that the others are not to wait for its end.
+    /// Its store does not answer: the others are not to wait for the end of its look, nor for its next one.
     pub(super) fn late(&mut self, place: Place) -> Vec<Place> {
         if self.looking.remove(&place) {
             self.late.insert(place);
         }
+        self.selection.looked(place, None);
+        self.grant()
+    }
+
+    /// It cannot settle what it has claimed, and claims no more until it can: for the selection, it fails.
+    pub(super) fn cannot_settle(&mut self, place: Place) -> Vec<Place> {
+        self.selection.looked(place, None);
         self.grant()
     }
 

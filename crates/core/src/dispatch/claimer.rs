@@ -136,7 +136,7 @@ impl Claimer {
     fn wanted(&self, held: &Held, situation: &Situation) -> Option<u32> {
         let (settings, share, counts) = (&self.home.plan().settings, self.home.share(), held.counts());
         // A second claim while the first is being read keeps the database busy, if there is more than handlers can wait for.
-        let most = if self.was_full && !share.has_others() { MOST_CLAIMS } else { 1 };
+        let most = if self.was_full && share.may_claim_twice() { MOST_CLAIMS } else { 1 };
         if situation.is_closed || self.under_way >= most {
             return None;
         }

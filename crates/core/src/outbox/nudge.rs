@@ -32,8 +32,9 @@ impl Nudges {
         loop {
             match self.gathered.swap(0, Ordering::AcqRel) {
                 0 => {
-                    self.under_way.store(false, Ordering::Release);
-                    // Whoever came in between relies on this one.
+                    // A swap, not a store: a plain store may become visible after the load below. A caller of `gather` in
+                    // between would then rely on this task, and this task would miss it.
+                    self.under_way.swap(false, Ordering::AcqRel);
                     let missed = self.gathered.load(Ordering::Acquire) > 0;
                     if !missed || self.under_way.swap(true, Ordering::AcqRel) {
                         return None;
@@ -61,5 +62,41 @@ mod tests {
         assert_eq!(nudges.next(), Some(LONG_PAUSE), "many share a word");
         assert_eq!(nudges.next(), None);
         assert!(nudges.gather(), "nobody saw to it any more");
+    }
+
+    /// R17: a nudge that is gathered while the last task ends is told by that task or by its caller. The race needs two
+    /// processors; with one, this shows nothing.
+    #[test]
+    fn no_nudge_is_lost_when_a_task_ends() {
+        let nudges = Nudges::default();
+        let (begun, ended, is_over) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
+        let is_callers = AtomicBool::new(false);
+        let gather_once = |round: u32| {
+            while begun.load(Ordering::Acquire) < round && !is_over.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            (0..round % 16).for_each(|_| std::hint::spin_loop());
+            is_callers.store(nudges.gather(), Ordering::Relaxed);
+            ended.store(round, Ordering::Release);
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| (1..).take_while(|_| !is_over.load(Ordering::Acquire)).for_each(gather_once));
+            let started = std::time::Instant::now();
+            // However slow the machine is, the rounds that it manages in this time must do.
+            for round in (1..=300_000).take_while(|_| started.elapsed() < Duration::from_secs(3)) {
+                nudges.gathered.store(0, Ordering::SeqCst);
+                nudges.under_way.store(true, Ordering::SeqCst);
+                begun.store(round, Ordering::Release);
+                let is_told = std::iter::from_fn(|| nudges.next()).count() > 0;
+                while ended.load(Ordering::Acquire) < round {
+                    std::thread::yield_now();
+                }
+                if !is_told && !is_callers.load(Ordering::Relaxed) {
+                    is_over.store(true, Ordering::Release);
+                    panic!("round {round}: neither the task nor the caller tells it");
+                }
+            }
+            is_over.store(true, Ordering::Release);
+        });
     }
 }

@@ -96,11 +96,12 @@ impl OutboxBuilder<TenantSet> {
             identities: Identities::default(),
             refreshed: tokio::sync::Mutex::default(),
             newcomers: std::sync::Mutex::default(),
+            waking: std::sync::Mutex::default(),
         });
         core.refresh().await?;
         for sink in sinks {
             let core = Arc::downgrade(&core);
-            sink.watch(move || core.upgrade().map(|core| core.look_at_once()).is_some());
+            sink.watch(move || core.upgrade().map(|core| core.sink_recovered()).is_some());
         }
         Ok(Tenants { core })
     }

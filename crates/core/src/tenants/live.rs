@@ -10,6 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::Core;
 use super::entry::Entry;
+use crate::commons::Priority;
 use crate::dispatch::call::unpanicked;
 use crate::error::{Error, ErrorKind, Result};
 use crate::shutdown::Shutdown;
@@ -116,7 +117,7 @@ async fn turn(core: &Arc<Core>, entry: &Arc<dyn Entry>, shutdown: &Shutdown) -> 
 /// Says what a removed tenant leaves behind.
 async fn told_end(entry: Arc<dyn Entry>) {
     let store = entry.admin();
-    match entry.share().call(unpanicked(store.stats())).await {
+    match entry.share().call(Priority::Normal, unpanicked(store.stats())).await {
         Ok(stats) if stats.pending().value == 0 => {
             info!(store = %entry.life().key, "a tenant is gone, and drained");
         }

@@ -487,3 +487,37 @@ async fn stops_when_it_is_told() {
     assert_eq!(scene.network.counts().1, calls, "nothing goes on");
     assert!(tenants.outbox::<Remote>("a").await.is_ok());
 }
+
+/// A source with a defect.
+#[derive(Clone, Debug, PartialEq)]
+struct Defective;
+
+impl posthaste_core::Source for Defective {
+    type Store = posthaste_testkit::Remote;
+
+    fn open(&self) -> posthaste_core::Result<Self::Store> {
+        panic!("a defect of the source's")
+    }
+
+    fn change(&self, _: &Self::Store) -> posthaste_core::Result<bool> {
+        Ok(true)
+    }
+}
+
+/// R17: a source that panics when it is opened is one refused tenant. Discovery goes on, and finds those that come later.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_panics_does_not_end_discovery() {
+    let scene = Scene::new();
+    scene.list("a");
+    let (tenants, running) = scene.run().await;
+    scene.directory.put(Tenant::new("defective", Defective));
+    let asked = scene.directory.asked();
+    eventually("it was discovered", secs(30), || scene.directory.asked() > asked + 2).await;
+    scene.list("z");
+    eventually("a later one is found", secs(30), || state(&tenants, "z").is_some()).await;
+    enqueue(&scene.network, "a", 1).await;
+    enqueue(&scene.network, "z", 1).await;
+    scene.handled(2).await;
+    assert_eq!(tenants.refresh().await.unwrap().refused, 1);
+    running.stop().await;
+}

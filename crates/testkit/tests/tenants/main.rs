@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: this is how it reports")]
 
+mod budgets;
 mod discovery;
 mod routing;
 mod scale;
