@@ -102,7 +102,7 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().endless_prune = endlessly;
     }
 
-    /// Holds back the answers of this operation, `claim`, `look`, `paused` or `prune`: it takes place at once, but its caller waits.
+    /// Holds back the answers of this operation, `claim`, `look`, `paused`, `prune` or `turn`: it takes place at once, but its caller waits.
     pub fn hold(&self, operation: &'static str) {
         self.counts.lock().unwrap().held.insert(operation, Arc::new(Semaphore::new(0)));
     }
@@ -217,7 +217,9 @@ impl<S: Store> Store for Counting<S> {
 
     async fn turn(&self, job: &str, turn: Turn) -> Result<bool> {
         self.count("turn")?;
-        self.store.turn(job, turn).await
+        let taken = self.store.turn(job, turn).await;
+        self.answer("turn").await;
+        taken
     }
 
     async fn paused(&self) -> Result<Topics> {

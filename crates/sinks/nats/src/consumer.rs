@@ -155,11 +155,11 @@ where
     /// durable consumer, or one that acknowledges by itself, or gives up by itself; or that the inbox's tables are missing.
     pub async fn run(&self, shutdown: impl Into<Shutdown>) -> Result<()> {
         let (shared, shutdown) = (&self.shared, shutdown.into());
-        if !shared.consumer.ready(&shutdown).await? {
+        if !Arc::clone(shared).ready(&shutdown).await? {
             return Ok(());
         }
         let Some((mut link, mut pulls)) = shared.first(&shutdown).await? else { return Ok(()) };
-        // Apart, so that no statement of it is cut off if whoever runs this goes away.
+        // Apart, so that no statement of it is cut off if this future is dropped.
         let (own, until) = (Arc::clone(shared), shutdown.clone());
         let housekeeping = tokio::spawn(async move { own.consumer.housekeep(until).await });
         let slots = Arc::new(Semaphore::new(shared.concurrency as usize));
@@ -211,6 +211,13 @@ where
     S: InboxStore + Transactions,
     H: Consume<S>,
 {
+    /// Waits for the database; false if the shutdown has begun before. Apart, for the same reason as housekeeping.
+    async fn ready(self: Arc<Self>, shutdown: &Shutdown) -> Result<bool> {
+        let until = shutdown.clone();
+        let asked = tokio::spawn(async move { self.consumer.ready(&until).await }).await;
+        asked.map_err(|error| unavailable("the check of the inbox's tables broke off").with_source(error))?
+    }
+
     /// The first connection: tried until it stands, unless the configuration is wrong.
     async fn first(&self, shutdown: &Shutdown) -> Result<Option<(Arc<Link>, PullConsumer)>> {
         let mut pause = SHORTEST_PAUSE;

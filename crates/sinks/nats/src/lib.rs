@@ -37,9 +37,9 @@
 //! # Subjects
 //!
 //! The subject of a message is its topic, after the sink's prefix if it has one. What a subject cannot have is written as
-//! `%XX`: blanks and control characters, `*`, `>` and `%`, dots with nothing beside them, and a `$` at the beginning. So no
-//! topic is refused, no two have the same subject, and none is a wildcard or an order to the server. The topic itself is in
-//! a header.
+//! `%XX`: blanks and control characters, `*`, `>` and `%`, dots with nothing beside them, and a `$` or `_` at the beginning
+//! (`$SYS`, `$JS`, `_INBOX`). So no topic is refused, no two have the same subject, and none is a wildcard, an order to the
+//! server, or the inbox of a client. The topic itself is in a header.
 //!
 //! # Headers
 //!
@@ -61,14 +61,23 @@
 //! | the server | the message |
 //! |---|---|
 //! | acknowledges it, also as a duplicate | is taken |
-//! | has no stream for the subject, or another one than expected, or forbids the subject | is unroutable: again after a long while |
-//! | is full, and its stream keeps what it has; or the stream has no leader | waits; others are sent |
+//! | has no stream for the subject, or another one than expected, or one with `no_ack`; or forbids the subject | is unroutable: again after a long while |
+//! | is full, and its stream keeps what it has; or the stream has no leader, or does not acknowledge before the deadline | waits; others are sent |
+//! | ends the connection when it gets this message alone | waits; others are sent |
 //! | takes nothing as large, by its own limit or by the stream's | is dead |
 //! | has no JetStream, no resources, or does not answer; or the connection is lost | waits with all others until the server is back |
 //!
 //! A message that was not acknowledged in time may have been stored; it is sent again under the same id. A connection that was
 //! lost, or did not answer, is given up with everything that was queued in it, so nothing is sent later behind anybody's back.
 //! Streams with `no_ack` cannot be used: they never say that they have taken something.
+//!
+//! A subject that only core subscribers listen to is never acknowledged, either. When no acknowledgement arrives for 250 ms, the
+//! sink asks the server which streams take the subjects that are still open, so that such a message is unroutable long before
+//! the deadline. A user who may not publish to `$JS.API.STREAM.NAMES` cannot ask, and waits for the deadline; from the second
+//! time on for 2 s.
+//!
+//! Messages that were under way when a connection was lost are sent again over a connection of their own, in ever smaller
+//! groups, until a message that ends connections is alone.
 //!
 //! # Logs
 //!
@@ -78,9 +87,11 @@
 mod consumer;
 mod escape;
 mod examine;
+mod flight;
 mod headers;
 mod link;
 mod options;
+mod remembered;
 mod sink;
 mod subject;
 mod verdict;

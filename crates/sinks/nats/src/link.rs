@@ -6,8 +6,9 @@
 //!
 //! On its thread nobody listens to logs: at TRACE the driver writes out whole messages.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::error::Error as _;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,13 +27,26 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 const MOST_ACKS: usize = 1 << 20;
 /// The most subjects that are remembered as forbidden.
 const MOST_FORBIDDEN: usize = 1_000;
+/// The most messages of a connection that may stay without an answer. The driver keeps an entry for each until it ends.
+const MOST_UNANSWERED: usize = 10_000;
 
 /// What was heard of a connection.
 #[derive(Default)]
 struct News {
     ended: bool,
-    /// Subjects that the user may not publish to.
-    forbidden: BTreeSet<String>,
+    /// Subjects that the user may not publish to, and how often the server has said so.
+    forbidden: BTreeMap<String, u64>,
+}
+
+impl News {
+    /// Counts that a subject is forbidden. False if it is not remembered, because too many are.
+    fn forbid(&mut self, subject: &str) -> bool {
+        if self.forbidden.len() >= MOST_FORBIDDEN && !self.forbidden.contains_key(subject) {
+            return false;
+        }
+        *self.forbidden.entry(subject.to_owned()).or_default() += 1;
+        true
+    }
 }
 
 /// A connection that stands, or stood.
@@ -42,6 +56,7 @@ pub(crate) struct Link {
     news: watch::Receiver<News>,
     /// Taken, or dropped, it ends the connection.
     stop: Mutex<Option<oneshot::Sender<()>>>,
+    unanswered: AtomicUsize,
 }
 
 impl Link {
@@ -62,7 +77,13 @@ impl Link {
             .map_err(|_| "the driver gave up while it connected".to_owned())??;
         info!(server = %options.name(), "connected");
         let context = ContextBuilder::new().timeout(NEVER).max_ack_inflight(MOST_ACKS).build(client.clone());
-        Ok(Self { client, context, news: heard, stop: Mutex::new(Some(stop)) })
+        Ok(Self {
+            client,
+            context,
+            news: heard,
+            stop: Mutex::new(Some(stop)),
+            unanswered: AtomicUsize::new(0),
+        })
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -86,9 +107,30 @@ impl Link {
 
     /// Waits until the server says that this subject is forbidden; for ever, if it does not.
     pub(crate) async fn forbidden(&self, subject: &str) {
-        if self.news.clone().wait_for(|news| news.forbidden.contains(subject)).await.is_err() {
+        self.forbidden_again(subject, 0).await;
+    }
+
+    /// Counts how often the server has said that this subject is forbidden.
+    pub(crate) fn times_forbidden(&self, subject: &str) -> u64 {
+        self.news.borrow().forbidden.get(subject).copied().unwrap_or_default()
+    }
+
+    /// Waits until the server has said more than `before` times that this subject is forbidden; for ever, if it does not.
+    pub(crate) async fn forbidden_again(&self, subject: &str, before: u64) {
+        let is_more = |news: &News| news.forbidden.get(subject).is_some_and(|times| *times > before);
+        if self.news.clone().wait_for(is_more).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Counts a message that stays without an answer.
+    pub(crate) fn leave_unanswered(&self) {
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether to replace it: the driver remembers too many messages that will not be answered.
+    pub(crate) fn is_worn_out(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) > MOST_UNANSWERED
     }
 
     /// Ends it, and with it whatever is queued in it or waits for an answer.
@@ -140,10 +182,10 @@ async fn live(
 
 async fn connect(options: &NatsOptions, news: Arc<watch::Sender<News>>) -> Result<Client, String> {
     let driver = options.for_driver().await.map_err(|error| format!("the login cannot be read: {error}"))?;
-    let has_connected = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let has_connected = Arc::new(AtomicBool::new(false));
     let connected = Arc::clone(&has_connected);
     let delay = move |_| {
-        if has_connected.load(std::sync::atomic::Ordering::SeqCst) { NEVER } else { Duration::ZERO }
+        if has_connected.load(Ordering::SeqCst) { NEVER } else { Duration::ZERO }
     };
     let hear = move |event: Event| {
         let news = Arc::clone(&news);
@@ -157,7 +199,7 @@ async fn connect(options: &NatsOptions, news: Arc<watch::Sender<News>>) -> Resul
         .connect(options.servers())
         .await
         .map_err(|error| reason(&error))?;
-    connected.store(true, std::sync::atomic::Ordering::SeqCst);
+    connected.store(true, Ordering::SeqCst);
     Ok(client)
 }
 
@@ -166,9 +208,7 @@ fn listen(news: &watch::Sender<News>, event: &Event) {
         Event::Disconnected | Event::Closed => news.send_modify(|news| news.ended = true),
         Event::ServerError(ServerError::Other(text)) => {
             if let Some(subject) = forbidden_subject(text) {
-                news.send_if_modified(|news| {
-                    news.forbidden.len() < MOST_FORBIDDEN && news.forbidden.insert(subject.to_owned())
-                });
+                news.send_if_modified(|news| news.forbid(subject));
             }
         }
         _ => debug!("something else was heard"),

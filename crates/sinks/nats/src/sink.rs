@@ -1,25 +1,26 @@
-//! The sink: a batch is published at once, and then every acknowledgement is awaited.
+//! The sink: which connection a batch takes, and what becomes of messages whose connection was lost.
 //!
 //! A message counts as taken when JetStream has acknowledged it, and not before. Nothing is created on the server unless
 //! [`NatsSink::declare`] is called.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::context::PublishAckFuture;
-use async_nats::jetstream::message::PublishMessage;
+use async_nats::header::HeaderMap;
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::Config as StreamConfig;
 use async_trait::async_trait;
-use posthaste_core::{Batch, Error, ErrorKind, Message, Result, Sink, SinkError, Verdict};
+use posthaste_core::{Batch, Error, ErrorKind, Message, MessageId, Result, Sink, SinkError, Verdict};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::flight::{Answer, Flight};
 use crate::link::Link;
 use crate::options::NatsOptions;
+use crate::remembered::Remembered;
 use crate::verdict::{self, Refusal};
 use crate::{headers, subject};
 
@@ -34,16 +35,42 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// It connects at the first message, and again when the connection was lost.
 pub struct NatsSink {
     options: NatsOptions,
+    shape: Shape,
+    link: Mutex<Option<Arc<Link>>>,
+    /// Messages that were under way when a connection was lost: one of them may be the reason.
+    suspects: Remembered<MessageId>,
+    /// Subjects that were not acknowledged the last time, although the server lived.
+    unanswered: Remembered<String>,
+}
+
+/// What a message looks like on the wire.
+#[derive(Default)]
+pub(crate) struct Shape {
     stream: Option<String>,
     prefix: String,
     source: Option<String>,
-    link: Mutex<Option<Arc<Link>>>,
+}
+
+impl Shape {
+    pub(crate) fn subject(&self, topic: &str) -> String {
+        subject::of_topic(&self.prefix, topic)
+    }
+
+    pub(crate) fn headers(&self, message: &Message) -> HeaderMap {
+        headers::of_message(message, self.source.as_deref(), self.stream.as_deref())
+    }
 }
 
 impl NatsSink {
     /// A sink that connects with these options. Nothing is connected yet.
     pub fn new(options: NatsOptions) -> Self {
-        Self { options, stream: None, prefix: String::new(), source: None, link: Mutex::default() }
+        Self {
+            options,
+            shape: Shape::default(),
+            link: Mutex::default(),
+            suspects: Remembered::default(),
+            unanswered: Remembered::default(),
+        }
     }
 
     /// Insists that messages go to this stream: one whose subject belongs to another is not taken. Default: whichever
@@ -51,7 +78,7 @@ impl NatsSink {
     pub fn stream(mut self, name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         subject::check_name("the name of the stream", &name)?;
-        self.stream = Some(name);
+        self.shape.stream = Some(name);
         Ok(self)
     }
 
@@ -60,7 +87,7 @@ impl NatsSink {
     pub fn subject_prefix(mut self, prefix: impl Into<String>) -> Result<Self> {
         let prefix = prefix.into();
         subject::check("the prefix of subjects", &prefix)?;
-        self.prefix = prefix;
+        self.shape.prefix = prefix;
         Ok(self)
     }
 
@@ -74,13 +101,13 @@ impl NatsSink {
                 "give it 1 to 255",
             ));
         }
-        self.source = Some(source);
+        self.shape.source = Some(source);
         Ok(self)
     }
 
     /// The subject that messages of a topic go to.
     pub fn subject(&self, topic: &str) -> String {
-        subject::of_topic(&self.prefix, topic)
+        self.shape.subject(topic)
     }
 
     /// Creates a stream, unless it is there exactly as it is described here.
@@ -112,7 +139,7 @@ impl NatsSink {
     /// The connection, if it stands; else a new one, in one try.
     pub(crate) async fn link(&self) -> Result<Arc<Link>, SinkError> {
         let mut held = self.link.lock().await;
-        if let Some(link) = held.as_ref().filter(|link| !link.has_ended()) {
+        if let Some(link) = held.as_ref().filter(|link| !link.has_ended() && !link.is_worn_out()) {
             return Ok(Arc::clone(link));
         }
         *held = None;
@@ -124,91 +151,103 @@ impl NatsSink {
         Ok(link)
     }
 
-    /// Hands one message to the connection.
-    async fn publish(
-        &self,
-        link: &Link,
-        message: &Message,
-        deadline: Instant,
-    ) -> Result<PublishAckFuture, SinkError> {
-        if link.has_ended() {
-            return Err(verdict::lost());
-        }
-        let headers = headers::of_message(message, self.source.as_deref(), self.stream.as_deref());
-        let size = headers::size(&headers, &message.payload);
-        let publish = PublishMessage::build().payload(message.payload.clone()).headers(headers);
-        let sending = link.context().send_publish(self.subject(message.topic.as_str()), publish);
-        match timeout_at(deadline, sending).await {
-            Ok(Ok(ack)) => Ok(ack),
-            Ok(Err(error)) => Err(verdict::of_sending(&error, size, link.client().max_payload())),
-            Err(_) => Err(verdict::late()),
-        }
+    /// Sends messages over a connection, and says what became of each.
+    async fn send_over(&self, link: &Link, messages: &[Arc<Message>], deadline: Instant) -> Vec<Answer> {
+        let mut underway = Underway { link, is_answered: false };
+        let flight = Flight { link, shape: &self.shape, deadline, unanswered: &self.unanswered };
+        let answers = flight.send(messages).await;
+        underway.is_answered = !answers.iter().any(is_down);
+        answers
     }
 
-    /// Waits for one acknowledgement.
-    async fn answer(
-        &self,
-        link: &Link,
-        message: &Message,
-        ack: PublishAckFuture,
-        deadline: Instant,
-    ) -> Result<(), Refusal> {
-        let subject = self.subject(message.topic.as_str());
-        let acknowledged = tokio::select! {
-            biased;
-            acknowledged = timeout_at(deadline, ack.into_future()) => acknowledged,
-            () = link.forbidden(&subject) => {
-                let text = format!("this user may not publish to the subject {subject}; permit it on the server");
-                return Err(SinkError::unroutable(text).into());
-            }
-            // What was queued just when the connection ended is not always told so.
-            () = link.ended() => return Err(verdict::lost().into()),
+    /// Sends messages over the usual connection. Those that were under way when it was lost are suspects from then on.
+    async fn send_together(&self, messages: &[Arc<Message>], deadline: Instant) -> Vec<Verdict> {
+        let link = match timeout_at(deadline, self.link()).await {
+            Ok(Ok(link)) => link,
+            Ok(Err(error)) => return vec![Err(error); messages.len()],
+            Err(_) => return vec![Err(SinkError::down("no connection in time")); messages.len()],
         };
-        match acknowledged {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(verdict::of_answer(&error)),
-            Err(_) => Err(verdict::late().into()),
+        let answers = self.send_over(&link, messages, deadline).await;
+        for (answer, message) in answers.iter().zip(messages) {
+            if matches!(answer, Err(Refusal::Lost)) {
+                self.suspects.add(message.id);
+            }
         }
+        answers.into_iter().map(known).collect()
     }
 
-    /// Why nobody took what was published to a subject.
-    async fn why_nobody(link: &Link, subject: &str, deadline: Instant) -> SinkError {
-        let deadline = deadline.min(Instant::now() + PATIENCE);
-        let asked = timeout_at(deadline, link.context().stream_by_subject(subject)).await;
-        let nobody = || SinkError::unroutable(format!("no stream has the subject {subject}; give it to one"));
-        match asked {
-            Ok(Ok(stream)) => SinkError::busy(format!("the stream {stream} has no leader now")),
-            Ok(Err(_)) if link.has_ended() => verdict::lost(),
-            Ok(Err(error)) => verdict::jetstream_error(&error).map_or_else(nobody, verdict::of_server),
-            // A user who may not ask.
-            Err(_) => nobody(),
-        }
-    }
-
-    /// Tells those that nobody took why: once for every subject.
-    async fn explain(
+    /// Sends suspects over connections of their own, in ever smaller groups, until the one that ends them is alone.
+    async fn send_apart(
         &self,
-        link: &Link,
-        batch: &Batch<'_>,
-        answers: Vec<Result<(), Refusal>>,
-    ) -> Vec<Verdict> {
-        let mut known: HashMap<String, SinkError> = HashMap::new();
-        let mut verdicts = Vec::with_capacity(answers.len());
-        for (answer, message) in answers.into_iter().zip(batch.iter()) {
-            verdicts.push(match answer {
-                Ok(()) => Ok(()),
-                Err(Refusal::Known(error)) => Err(error),
-                Err(Refusal::Nobody) => {
-                    let subject = self.subject(message.topic.as_str());
-                    if !known.contains_key(&subject) {
-                        let why = Self::why_nobody(link, &subject, batch.deadline()).await;
-                        known.insert(subject.clone(), why);
-                    }
-                    Err(known[&subject].clone())
+        suspects: Vec<Arc<Message>>,
+        deadline: Instant,
+    ) -> HashMap<MessageId, Verdict> {
+        let mut verdicts = HashMap::new();
+        let mut groups = VecDeque::from([suspects]);
+        let mut held: Option<Link> = None;
+        while let Some(group) = groups.pop_front() {
+            let link = match self.own_link(held.take(), deadline).await {
+                Ok(link) => link,
+                Err(why) => {
+                    let rest = group.iter().chain(groups.iter().flatten());
+                    verdicts.extend(rest.map(|message| (message.id, Err(why.clone()))));
+                    break;
                 }
-            });
+            };
+            let answers = self.send_over(&link, &group, deadline).await;
+            let is_alone = group.len() == 1;
+            let mut lost = Vec::new();
+            for (message, answer) in group.into_iter().zip(answers) {
+                match answer {
+                    Err(Refusal::Lost) if is_alone => {
+                        verdicts.insert(message.id, Err(SinkError::busy(CULPRIT)));
+                    }
+                    Err(Refusal::Lost) => lost.push(message),
+                    answer => {
+                        self.suspects.forget(&message.id);
+                        verdicts.insert(message.id, known(answer));
+                    }
+                }
+            }
+            let second = lost.split_off(lost.len() / 2);
+            [second, lost]
+                .into_iter()
+                .filter(|half| !half.is_empty())
+                .for_each(|half| groups.push_front(half));
+            held = Some(link);
         }
         verdicts
+    }
+
+    /// A connection that no other batch uses: this one, if it still stands.
+    async fn own_link(&self, held: Option<Link>, deadline: Instant) -> Result<Link, SinkError> {
+        if let Some(link) = held.filter(|link| !link.has_ended()) {
+            return Ok(link);
+        }
+        match timeout_at(deadline, Link::open(&self.options)).await {
+            Ok(opened) => opened.map_err(SinkError::down),
+            Err(_) => Err(SinkError::down("no connection in time")),
+        }
+    }
+}
+
+/// What is said of a message that ends a connection on its own.
+const CULPRIT: &str =
+    "the server ended the connection when it got this message alone; see the server's log for why";
+
+/// The verdict of an answer.
+fn known(answer: Answer) -> Verdict {
+    answer.map_err(|refusal| match refusal {
+        Refusal::Known(error) => error,
+        Refusal::Lost | Refusal::Nobody => verdict::lost(),
+    })
+}
+
+fn is_down(answer: &Answer) -> bool {
+    match answer {
+        Err(Refusal::Lost) => true,
+        Err(Refusal::Known(error)) => error.is_down(),
+        Ok(()) | Err(Refusal::Nobody) => false,
     }
 }
 
@@ -231,27 +270,20 @@ impl Drop for Underway<'_> {
 impl Sink for NatsSink {
     async fn send(&self, batch: &Batch<'_>) -> Vec<Verdict> {
         let deadline = batch.deadline();
-        let link = match timeout_at(deadline, self.link()).await {
-            Ok(Ok(link)) => link,
-            Ok(Err(error)) => return batch.all(&Err(error)),
-            Err(_) => return batch.all(&Err(SinkError::down("no connection in time"))),
-        };
-        let mut underway = Underway { link: &link, is_answered: false };
-        let mut sent = Vec::with_capacity(batch.len());
-        for message in batch.iter() {
-            sent.push(self.publish(&link, message, deadline).await);
+        let (suspects, others): (Vec<_>, Vec<_>) =
+            batch.iter().cloned().partition(|message| self.suspects.contains(&message.id));
+        if suspects.is_empty() {
+            return self.send_together(batch.messages(), deadline).await;
         }
-        let mut answers = Vec::with_capacity(batch.len());
-        for (sent, message) in sent.into_iter().zip(batch.iter()) {
-            answers.push(match sent {
-                Ok(ack) => self.answer(&link, message, ack, deadline).await,
-                Err(error) => Err(error.into()),
-            });
+        let mut verdicts: HashMap<MessageId, Verdict> = HashMap::new();
+        if !others.is_empty() {
+            let answers = self.send_together(&others, deadline).await;
+            verdicts.extend(others.iter().map(|message| message.id).zip(answers));
         }
-        let verdicts = self.explain(&link, batch, answers).await;
-        underway.is_answered =
-            !verdicts.iter().any(|verdict| verdict.as_ref().is_err_and(SinkError::is_down));
-        verdicts
+        // Last, so that none of the others waits for what they may do to a connection.
+        verdicts.extend(self.send_apart(suspects, deadline).await);
+        let late = || Err(verdict::late());
+        batch.iter().map(|message| verdicts.remove(&message.id).unwrap_or_else(late)).collect()
     }
 
     async fn probe(&self) -> Verdict {
@@ -283,8 +315,8 @@ impl fmt::Debug for NatsSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NatsSink")
             .field("options", &self.options)
-            .field("stream", &self.stream)
-            .field("prefix", &self.prefix)
+            .field("stream", &self.shape.stream)
+            .field("prefix", &self.shape.prefix)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! From topics to subjects, and which texts the server takes for one.
 //!
-//! Every topic has exactly one subject, and no two have the same. A topic must never reach the server as a wildcard or as one
-//! of the server's own subjects: a message is not a command.
+//! Every topic has exactly one subject, and no two have the same. A topic must never reach the server as a wildcard, as one
+//! of the server's own subjects, or as the inbox of a client: a message is neither a command nor an answer.
 
 use posthaste_core::Result;
 
@@ -9,7 +9,10 @@ use crate::escape;
 use crate::options::refused;
 
 /// The subject of a topic: the topic, with `%XX` for what a subject cannot have. That is blanks and control characters, `*`,
-/// `>` and `%` anywhere, a `.` without something on both of its sides, and a `$` at the beginning.
+/// `>` and `%` anywhere, a `.` without something on both of its sides, and a `$` or `_` at the beginning.
+///
+/// `$` begins the server's own subjects, such as `$JS` and `$SYS`. `_` begins those that clients and servers get their answers
+/// on, such as `_INBOX` and `_R_`. Behind a prefix both are ordinary letters.
 pub(crate) fn of_topic(prefix: &str, topic: &str) -> String {
     let mut subject = String::with_capacity(prefix.len() + 1 + topic.len());
     if !prefix.is_empty() {
@@ -20,8 +23,8 @@ pub(crate) fn of_topic(prefix: &str, topic: &str) -> String {
     let mut characters = topic.chars().peekable();
     while let Some(character) = characters.next() {
         let parts_nothing = character == '.' && (before == '.' || characters.peek().is_none());
-        let commands = character == '$' && before == '.' && subject.is_empty();
-        if is_unfit(character) || parts_nothing || commands {
+        let is_reserved = subject.is_empty() && matches!(character, '$' | '_');
+        if is_unfit(character) || parts_nothing || is_reserved {
             escape::push(&mut subject, character);
             // An escaped dot is not a dot any more.
             before = '%';
@@ -45,8 +48,8 @@ pub(crate) fn check(what: &str, subject: &str) -> Result<()> {
         "has nothing between two dots"
     } else if subject.chars().any(|c| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>')) {
         "has a blank or a wildcard"
-    } else if subject.starts_with('$') {
-        "is one of the server's own"
+    } else if subject.starts_with('$') || subject.starts_with("_INBOX") {
+        "is one of the server's own, or a client's inbox"
     } else {
         return Ok(());
     };
@@ -71,7 +74,7 @@ mod tests {
 
     #[test]
     fn ordinary_topics_are_their_own_subjects() {
-        for topic in ["order.placed", "Bestellung.über_alles", "a-b_c.1", "cost$"] {
+        for topic in ["order.placed", "Bestellung.über_alles", "a-b_c.1", "cost$", "a._INBOX.$b"] {
             assert_eq!(of_topic("", topic), topic);
             assert_eq!(of_topic("shop.eu", topic), format!("shop.eu.{topic}"));
         }
@@ -89,6 +92,10 @@ mod tests {
             ("...", "%2E.%2E"),
             ("100%", "100%25"),
             ("$JS.API.STREAM.DELETE.X", "%24JS.API.STREAM.DELETE.X"),
+            ("_INBOX.x", "%5FINBOX.x"),
+            ("_R_.x", "%5FR_.x"),
+            ("__", "%5F_"),
+            ("._INBOX", "%2E_INBOX"),
             ("a\r\nPUB x", "a%0D%0APUB%20x"),
         ] {
             assert_eq!(of_topic("", topic), subject);
@@ -103,7 +110,7 @@ mod tests {
 
     #[test]
     fn prefixes_and_names_are_checked() {
-        for prefix in ["", "a..b", "a.", "a b", "a.*", ">", "$SYS"] {
+        for prefix in ["", "a..b", "a.", "a b", "a.*", ">", "$SYS", "_INBOX", "_INBOX.x"] {
             assert!(check("the prefix", prefix).is_err(), "{prefix}");
         }
         for name in ["", "a.b", "a b", "a/b", "*"] {

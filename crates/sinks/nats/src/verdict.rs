@@ -11,8 +11,10 @@ use posthaste_core::SinkError;
 
 /// What became of a message that was not taken.
 pub(crate) enum Refusal {
-    /// Nobody listens to its subject: there is no stream for it, or the stream has nobody to speak for it.
+    /// Nobody listens to its subject: there is no stream for it, or the stream has no leader.
     Nobody,
+    /// The connection was lost before the answer.
+    Lost,
     Known(SinkError),
 }
 
@@ -23,17 +25,17 @@ impl From<SinkError> for Refusal {
 }
 
 /// A message that could not even be handed to the connection.
-pub(crate) fn of_sending(error: &PublishError, size: usize, most: usize) -> SinkError {
+pub(crate) fn of_sending(error: &PublishError, size: usize, most: usize) -> Refusal {
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => {
-            SinkError::too_large(format!("{size} bytes with headers, and the server takes {most}"))
+            SinkError::too_large(format!("{size} bytes with headers, and the server takes {most}")).into()
         }
         PublishErrorKind::Other
             if error.source().is_some_and(|source| source.is::<async_nats::PublishError>()) =>
         {
-            SinkError::refused("the topic makes no subject that NATS takes")
+            SinkError::refused("the topic makes no subject that NATS takes").into()
         }
-        _ => lost(),
+        _ => Refusal::Lost,
     }
 }
 
@@ -42,7 +44,7 @@ pub(crate) fn of_answer(error: &PublishError) -> Refusal {
     match error.kind() {
         PublishErrorKind::StreamNotFound => Refusal::Nobody,
         PublishErrorKind::TimedOut => late().into(),
-        PublishErrorKind::BrokenPipe => lost().into(),
+        PublishErrorKind::BrokenPipe => Refusal::Lost,
         _ => match error.source().and_then(|source| source.downcast_ref::<jetstream::Error>()) {
             Some(error) => of_server(error).into(),
             None => SinkError::unroutable("somebody answered who is not JetStream").into(),

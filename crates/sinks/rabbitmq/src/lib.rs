@@ -58,11 +58,14 @@
 //! | confirms it, and does not return it | is delivered |
 //! | returns it: no queue takes it; or has no such exchange; or forbids it | is unroutable: it comes again, at no cost |
 //! | refuses it: a queue is full | comes again, at no cost |
+//! | does not confirm it before the deadline, but lives: a queue is stuck | comes again, at no cost; others are taken |
+//! | ends the connection when it gets this message alone | comes again, at no cost; others are taken |
 //! | takes nothing as large | is dead |
 //! | is gone, blocked or silent until the deadline | comes again, at no cost, once the server is back; the breaker is open meanwhile |
 //!
 //! A connection that is lost in the middle of a window may have taken any of its messages: they come again, under the same
-//! ids.
+//! ids. They travel over a connection of their own then, in ever smaller groups, until a message that ends connections is
+//! alone.
 //!
 //! # The log of lapin
 //!
@@ -78,6 +81,8 @@ mod link;
 mod options;
 mod properties;
 mod quiet;
+mod remembered;
+mod sending;
 mod server;
 mod sink;
 #[cfg(feature = "tls")]

@@ -1,24 +1,26 @@
-//! The sink: batches in windows, on channels that each serve one batch at a time, over one connection.
+//! The sink: its connection, its channels that each serve one batch at a time, and what the server's answers mean.
 //!
 //! A connection is made when it is needed and never mended; a channel that has seen trouble is closed and never used again.
 //! Nothing here waits without a deadline.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use lapin::Channel;
 use lapin::options::ConfirmSelectOptions;
-use posthaste_core::{Batch, Message, Result, Sink, SinkError, Verdict};
+use lapin::types::ShortString;
+use posthaste_core::{Batch, Message, MessageId, Result, Sink, SinkError, Verdict};
 use tokio::time::{Instant, timeout_at};
 
 use crate::link::{Link, Trouble};
 use crate::options::RabbitOptions;
 use crate::properties::properties;
 use crate::quiet::quietly;
+use crate::remembered::Remembered;
+use crate::sending::Sending;
 use crate::server::RabbitServer;
-use crate::window::{self, Answer, Parcel};
+use crate::window::{Answer, Parcel};
 
 /// Sends messages to RabbitMQ, and knows what became of each.
 ///
@@ -46,11 +48,15 @@ struct Shared {
     options: RabbitOptions,
     /// The connection, once there is one. Whoever holds the lock may be making it.
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
+    /// Messages that were under way when a connection was lost: one of them may be the reason.
+    suspects: Remembered<MessageId>,
+    /// Exchanges and routing keys whose messages were not confirmed the last time, although the server lived.
+    stalled: Remembered<(ShortString, ShortString)>,
 }
 
 /// A connection, and its channels that nobody uses at the moment.
-struct Session {
-    link: Link,
+pub(crate) struct Session {
+    pub(crate) link: Link,
     idle: Mutex<Vec<Channel>>,
 }
 
@@ -58,19 +64,32 @@ impl RabbitSink {
     /// A sink with these options. It connects when the first batch is sent.
     pub fn new(options: RabbitOptions) -> Result<Self> {
         options.check()?;
-        Ok(Self { shared: Arc::new(Shared { options, session: tokio::sync::Mutex::default() }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                options,
+                session: tokio::sync::Mutex::default(),
+                suspects: Remembered::default(),
+                stalled: Remembered::default(),
+            }),
+        })
     }
 
-    fn server(&self) -> &RabbitServer {
+    pub(crate) fn suspects(&self) -> &Remembered<MessageId> {
+        &self.shared.suspects
+    }
+
+    pub(crate) fn stalled(&self) -> &Remembered<(ShortString, ShortString)> {
+        &self.shared.stalled
+    }
+
+    pub(crate) fn server(&self) -> &RabbitServer {
         &self.shared.options.server
     }
 
     /// The connection; a new one if there is none, or the one there was is lost.
-    async fn session(&self, deadline: Instant) -> Result<Arc<Session>, SinkError> {
-        let unreachable =
-            |trouble: &Trouble| SinkError::down(format!("RabbitMQ at {}: {trouble}", self.server()));
+    pub(crate) async fn session(&self, deadline: Instant) -> Result<Arc<Session>, SinkError> {
         let locking = timeout_at(deadline, self.shared.session.lock());
-        let mut current = locking.await.map_err(|_| unreachable(&Trouble::Late))?;
+        let mut current = locking.await.map_err(|_| self.unreachable(&Trouble::Late))?;
         if let Some(session) = current.as_ref().filter(|session| session.link.is_up()) {
             return match session.link.blocked() {
                 None => Ok(Arc::clone(session)),
@@ -78,14 +97,23 @@ impl RabbitSink {
             };
         }
         *current = None;
-        let link = Link::connect(self.server(), deadline).await.map_err(|trouble| unreachable(&trouble))?;
-        let session = Arc::new(Session { link, idle: Mutex::default() });
+        let session = self.own_session(deadline).await?;
         *current = Some(Arc::clone(&session));
         Ok(session)
     }
 
+    /// A connection that no other batch uses.
+    pub(crate) async fn own_session(&self, deadline: Instant) -> Result<Arc<Session>, SinkError> {
+        let link = Link::connect(self.server(), deadline).await.map_err(|why| self.unreachable(&why))?;
+        Ok(Arc::new(Session { link, idle: Mutex::default() }))
+    }
+
+    fn unreachable(&self, trouble: &Trouble) -> SinkError {
+        SinkError::down(format!("RabbitMQ at {}: {trouble}", self.server()))
+    }
+
     /// Forgets a connection that is lost; the next call makes another.
-    async fn forget(&self, session: &Arc<Session>) {
+    pub(crate) async fn forget(&self, session: &Arc<Session>) {
         let mut current = self.shared.session.lock().await;
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
             *current = None;
@@ -93,7 +121,11 @@ impl RabbitSink {
     }
 
     /// Opens a channel, or finds the connection lost.
-    async fn channel(&self, session: &Arc<Session>, deadline: Instant) -> Result<Channel, SinkError> {
+    pub(crate) async fn channel(
+        &self,
+        session: &Arc<Session>,
+        deadline: Instant,
+    ) -> Result<Channel, SinkError> {
         let deadline = deadline.min(Instant::now() + self.server().patience);
         match session.channel(deadline).await {
             Ok(channel) => Ok(channel),
@@ -103,58 +135,9 @@ impl RabbitSink {
                     return Err(blocked(&reason));
                 }
                 self.forget(session).await;
-                Err(SinkError::down(format!("RabbitMQ at {}: {trouble}", self.server())))
+                Err(self.unreachable(&trouble))
             }
         }
-    }
-
-    /// Sends windows, one after the other, and writes down the verdicts. What has none at the end gets the error.
-    async fn send_windows(
-        &self,
-        mut windows: VecDeque<Vec<Parcel<'_>>>,
-        deadline: Instant,
-        verdicts: &mut [Option<Verdict>],
-    ) -> Result<(), SinkError> {
-        let session = self.session(deadline).await?;
-        let mut channel = None;
-        while let Some(parcels) = windows.pop_front() {
-            let used = match channel.take() {
-                Some(channel) => channel,
-                None => self.channel(&session, deadline).await?,
-            };
-            let (answers, trouble) = window::publish(&used, &parcels, deadline).await;
-            let mut open = Vec::new();
-            for (parcel, answer) in parcels.into_iter().zip(answers) {
-                match verdict(&parcel, answer) {
-                    Some(verdict) => verdicts[parcel.index] = Some(verdict),
-                    None => open.push(parcel),
-                }
-            }
-            match trouble {
-                None => channel = Some(used),
-                Some(Trouble::Channel(code, text)) => {
-                    let (judged, again) = regroup(code, &text, open);
-                    for (index, error) in judged {
-                        verdicts[index] = Some(Err(error));
-                    }
-                    again.into_iter().rev().for_each(|window| windows.push_front(window));
-                }
-                Some(Trouble::Late) => {
-                    // Perhaps nobody is there any more: the next channel is a new one, and opening it tells.
-                    session.idle().clear();
-                    let late = || SinkError::down("RabbitMQ did not confirm before the deadline");
-                    return Err(session.link.blocked().map_or_else(late, |reason| blocked(&reason)));
-                }
-                Some(Trouble::Lost(text)) => {
-                    self.forget(&session).await;
-                    return Err(SinkError::down(format!("the connection to RabbitMQ was lost: {text}")));
-                }
-            }
-        }
-        if let Some(channel) = channel {
-            session.idle().push(channel);
-        }
-        Ok(())
     }
 
     /// What is needed to publish a message, or why it cannot be published.
@@ -178,7 +161,7 @@ impl RabbitSink {
 }
 
 impl Session {
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Channel>> {
+    pub(crate) fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Channel>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -195,11 +178,11 @@ impl Session {
     }
 }
 
-fn blocked(reason: &str) -> SinkError {
+pub(crate) fn blocked(reason: &str) -> SinkError {
     SinkError::down(format!("blocked by the broker: {reason}"))
 }
 
-fn verdict(parcel: &Parcel<'_>, answer: Answer) -> Option<Verdict> {
+pub(crate) fn verdict(parcel: &Parcel<'_>, answer: Answer) -> Option<Verdict> {
     let Parcel { exchange, routing_key, .. } = parcel;
     match answer {
         Answer::Kept => Some(Ok(())),
@@ -215,7 +198,7 @@ fn verdict(parcel: &Parcel<'_>, answer: Answer) -> Option<Verdict> {
 
 /// What a channel's end means for messages to one exchange that have no answer: errors for some, and windows in which the
 /// others are sent again.
-fn regroup<'a>(
+pub(crate) fn regroup<'a>(
     code: u16,
     text: &str,
     mut open: Vec<Parcel<'a>>,
@@ -261,7 +244,7 @@ const NOT_FOUND: u16 = 404;
 const PRECONDITION_FAILED: u16 = 406;
 
 /// Runs of neighbours that belong together.
-fn chunks<T>(items: Vec<T>, together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+pub(crate) fn chunks<T>(items: Vec<T>, together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
     let mut chunks: Vec<Vec<T>> = Vec::new();
     for item in items {
         match chunks.last_mut() {
@@ -275,31 +258,14 @@ fn chunks<T>(items: Vec<T>, together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
 #[async_trait]
 impl Sink for RabbitSink {
     async fn send(&self, batch: &Batch<'_>) -> Vec<Verdict> {
-        let mut verdicts: Vec<Option<Verdict>> = vec![None; batch.len()];
-        let mut parcels = Vec::with_capacity(batch.len());
+        let mut sending = Sending::new(self, batch);
         for (index, message) in batch.iter().enumerate() {
             match self.parcel(index, message) {
-                Ok(parcel) => parcels.push(parcel),
-                Err(error) => verdicts[index] = Some(Err(error)),
+                Ok(parcel) => sending.add(parcel),
+                Err(error) => sending.judge(index, Err(error)),
             }
         }
-        // One exchange per window: if it is missing, the server closes the channel, and messages to others need not suffer.
-        parcels.sort_by(|a, b| a.exchange.as_str().cmp(b.exchange.as_str()));
-        let window = self.shared.options.window as usize;
-        let mut windows = VecDeque::new();
-        for mut exchange in chunks(parcels, |a, b| a.exchange == b.exchange) {
-            while !exchange.is_empty() {
-                let rest = exchange.split_off(window.min(exchange.len()));
-                windows.push_back(std::mem::replace(&mut exchange, rest));
-            }
-        }
-        let mut error = SinkError::down("not sent");
-        if !windows.is_empty()
-            && let Err(why) = self.send_windows(windows, batch.deadline(), &mut verdicts).await
-        {
-            error = why;
-        }
-        verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(|| Err(error.clone()))).collect()
+        sending.send(self.shared.options.window as usize).await
     }
 
     /// Connects if there is no connection, and opens a channel: only a server that is there answers that.

@@ -3,8 +3,11 @@
 //! The server says `return` and then `ack` for a message that no queue takes. lapin hands a return to whichever confirm is
 //! completed next, and confirms come out of order and many at a time: of a window, it knows how many were returned, and not
 //! which. The messages themselves know: a return carries its message's id. But one that has come may still wait for a
-//! confirm to be handed to. Only when every confirm of the window is there has every return been seen, because each comes
-//! before its own confirm. So nothing is taken for delivered before that.
+//! confirm to be handed to.
+//!
+//! Two things prove that no return of a confirmed message is left behind. Every confirm of the window is there: each return
+//! comes before its own confirm. Or the message's own confirm carried no return: returns are handed out in the order in
+//! which they came, so none was waiting at that moment. Without such a proof a message does not count as delivered.
 
 use std::collections::HashSet;
 
@@ -25,6 +28,13 @@ pub(crate) struct Parcel<'a> {
     pub(crate) exchange: ShortString,
     pub(crate) routing_key: ShortString,
     pub(crate) properties: BasicProperties,
+}
+
+impl Parcel<'_> {
+    /// Where it goes: exchange and routing key.
+    pub(crate) fn route(&self) -> (ShortString, ShortString) {
+        (self.exchange.clone(), self.routing_key.clone())
+    }
 }
 
 /// What the server said about one message.
@@ -79,31 +89,34 @@ pub(crate) async fn publish(
 fn judge(parcels: &[Parcel<'_>], confirmations: Vec<Option<Confirmation>>) -> Vec<Answer> {
     let all_there = confirmations.iter().all(Option::is_some);
     let mut returned = HashSet::new();
-    let kept: Vec<Option<bool>> = confirmations
+    // Whether each was kept, and whether its confirm carried a return.
+    let confirmed: Vec<Option<(bool, bool)>> = confirmations
         .into_iter()
         .map(|confirmation| {
             let confirmation = confirmation?;
-            let kept = confirmation.is_ack();
-            returned.extend(confirmation.take_message().map(|message| {
+            let is_kept = confirmation.is_ack();
+            let carried = confirmation.take_message();
+            let carries = carried.is_some();
+            returned.extend(carried.map(|message| {
                 let id = message.properties.message_id().clone();
                 (id, message.exchange.clone(), message.routing_key.clone())
             }));
-            Some(kept)
+            Some((is_kept, carries))
         })
         .collect();
-    let answer = |(parcel, kept): (&Parcel<'_>, Option<bool>)| {
-        let id = parcel.properties.message_id().clone();
-        if returned.contains(&(id, parcel.exchange.clone(), parcel.routing_key.clone())) {
+    let answer = |(parcel, confirmed): (&Parcel<'_>, Option<(bool, bool)>)| {
+        let (exchange, routing_key) = parcel.route();
+        if returned.contains(&(parcel.properties.message_id().clone(), exchange, routing_key)) {
             return Answer::Returned;
         }
-        match kept {
-            Some(true) if all_there => Answer::Kept,
-            Some(false) => Answer::Refused,
+        match confirmed {
+            Some((true, carries)) if all_there || !carries => Answer::Kept,
+            Some((false, _)) => Answer::Refused,
             // Confirmed, but its return may be among those that were not handed out.
-            Some(true) | None => Answer::Unknown,
+            Some((true, _)) | None => Answer::Unknown,
         }
     };
-    parcels.iter().zip(kept).map(answer).collect()
+    parcels.iter().zip(confirmed).map(answer).collect()
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tracing::{error, info, warn};
 
 use super::{DeadLetter, PATIENCE, Shared, text};
+use crate::headers;
 use crate::link::Link;
-use crate::{headers, verdict};
+use crate::verdict::{self, Refusal};
 
 /// How long a message waits whose dead letter nobody took.
 const UNDELIVERABLE: Duration = Duration::from_secs(30);
@@ -149,17 +150,15 @@ where
     async fn publish(&self, link: &Link, subject: &str, letter: PublishMessage) -> Result<(), SinkError> {
         let publishing = async {
             let sent = link.context().send_publish(subject.to_owned(), letter).await;
-            sent.map_err(|error| verdict::of_sending(&error, 0, link.client().max_payload()))?
-                .await
-                .map(drop)
-                .map_err(|error| match verdict::of_answer(&error) {
-                    verdict::Refusal::Known(error) => error,
-                    verdict::Refusal::Nobody => {
-                        SinkError::unroutable("no stream has the subject of dead letters")
-                    }
-                })
+            let sent = sent.map_err(|error| verdict::of_sending(&error, 0, link.client().max_payload()))?;
+            sent.await.map(drop).map_err(|error| verdict::of_answer(&error))
         };
-        timeout(PATIENCE, publishing).await.unwrap_or_else(|_| Err(verdict::late()))
+        let published = timeout(PATIENCE, publishing).await.unwrap_or_else(|_| Err(verdict::late().into()));
+        published.map_err(|refusal| match refusal {
+            Refusal::Known(error) => error,
+            Refusal::Nobody => SinkError::unroutable("no stream has the subject of dead letters"),
+            Refusal::Lost => verdict::lost(),
+        })
     }
 
     fn memory(&self) -> MutexGuard<'_, super::Memory> {

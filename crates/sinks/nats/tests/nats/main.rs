@@ -12,6 +12,7 @@ mod faults;
 mod fixture;
 mod secrecy;
 mod server;
+mod silence;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

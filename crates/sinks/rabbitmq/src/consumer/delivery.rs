@@ -10,14 +10,15 @@ use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions};
 use lapin::types::AMQPValue;
 use posthaste_core::store::Transactions;
-use posthaste_core::{Consume, Consumer, Disposal, Failure, InboxStore, Tries};
-use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use posthaste_core::{Consume, Consumer, Disposal, Failure, InboxStore};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, error, warn};
 
 use super::incoming::received;
 use super::line::DeadLetters;
-use super::{DeadLetter, Options};
+use super::waiting::Waiting;
+use super::{DeadLetter, Options, YEAR};
 use crate::properties::{ERROR_CLASS_HEADER, ERROR_HEADER, QUEUE_HEADER, delivery_count};
 use crate::quiet::quietly;
 
@@ -28,50 +29,60 @@ const BURY_AGAIN: Duration = Duration::from_secs(2);
 pub(super) struct Work<S, H> {
     pub(super) options: Arc<Options>,
     pub(super) consumer: Arc<Consumer<S, H>>,
-    pub(super) permits: Semaphore,
+    /// Shared by all lines of a consumer, as is what waits.
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) waiting: Arc<Waiting>,
     pub(super) dead_letters: DeadLetters,
-    /// Whether the line is lost, or the shutdown has begun: nothing new is to begin.
-    pub(super) is_over: watch::Receiver<bool>,
 }
 
+/// Whether the line is lost, or the shutdown has begun: nothing new is to begin.
+type Over = watch::Receiver<bool>;
+
 impl<S: InboxStore + Transactions, H: Consume<S>> Work<S, H> {
-    pub(super) async fn deliver(self: Arc<Self>, mut delivery: Delivery) {
+    pub(super) async fn deliver(self: Arc<Self>, mut delivery: Delivery, over: Over) {
         let message = match received(&mut delivery, &self.options) {
             Ok(message) => message,
             Err((failure, payload)) => {
                 error!(queue = self.options.queue, error = failure.text(), "a message cannot be received");
-                return self.bury(&delivery, &failure, &payload).await;
+                return self.bury(&delivery, &failure, &payload, &over).await;
             }
         };
-        let mut tries = Tries { charged: delivery_count(&delivery.properties), ..Tries::default() };
+        let mut wait = self.waiting.take(&message, delivery_count(&delivery.properties));
+        let give_back_at = Instant::now() + self.options.hold;
         loop {
-            let permit = tokio::select! {
-                biased;
-                () = self.over() => return give_back(&delivery).await,
-                permit = self.permits.acquire() => permit,
+            let Some(permit) = self.permit(wait.due, give_back_at, &over).await else {
+                self.waiting.put(&message, wait);
+                return give_back(&delivery).await;
             };
-            let disposal = self.consumer.receive(&message, tries).await;
+            let disposal = self.consumer.receive(&message, wait.tries).await;
             drop(permit);
-            tries.count(&disposal);
+            wait.tries.count(&disposal);
             match disposal {
                 Disposal::Ack => return ack(&delivery).await,
-                Disposal::Dead(failure) => return self.bury(&delivery, &failure, &message.payload).await,
-                Disposal::Again { after, .. } => {
-                    if timeout(after, self.over()).await.is_ok() {
-                        return give_back(&delivery).await;
-                    }
+                Disposal::Dead(failure) => {
+                    return self.bury(&delivery, &failure, &message.payload, &over).await;
                 }
+                Disposal::Again { after, .. } => wait.due = Instant::now() + after.min(YEAR),
             }
         }
     }
 
-    async fn over(&self) {
-        // An error means that whoever worked on the line is gone, and so is the line.
-        let _ = self.is_over.clone().wait_for(|over| *over).await;
+    /// Waits until a handler may run; none if the message is to be given back before that.
+    async fn permit(&self, due: Instant, give_back_at: Instant, over: &Over) -> Option<SemaphorePermit<'_>> {
+        let permitted = async {
+            sleep_until(due).await;
+            self.permits.acquire().await.ok()
+        };
+        tokio::select! {
+            biased;
+            () = has_come(over) => None,
+            permit = permitted => permit,
+            () = sleep_until(give_back_at) => None,
+        }
     }
 
     /// To the dead letters, for as long as it takes; what is not known to be there is not acked.
-    async fn bury(&self, delivery: &Delivery, failure: &Failure, payload: &[u8]) {
+    async fn bury(&self, delivery: &Delivery, failure: &Failure, payload: &[u8], over: &Over) {
         let queue = match &self.options.dead_letter {
             DeadLetter::Queue(queue) => queue,
             DeadLetter::BrokerPolicy => {
@@ -88,11 +99,17 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Work<S, H> {
                 Ok(()) => return ack(delivery).await,
                 Err(trouble) => warn!(queue, error = %trouble, "a dead letter was not taken"),
             }
-            if timeout(BURY_AGAIN, self.over()).await.is_ok() {
+            if timeout(BURY_AGAIN, has_come(over)).await.is_ok() {
                 return give_back(delivery).await;
             }
         }
     }
+}
+
+/// Waits for the end of the line.
+async fn has_come(over: &Over) {
+    // An error means that the line is no longer worked on.
+    let _ = over.clone().wait_for(|over| *over).await;
 }
 
 /// The properties of a dead letter: as they were, and why. Without those that the server would act upon, or refuse to take

@@ -9,14 +9,16 @@ use std::time::Duration;
 use lapin::BasicProperties;
 use lapin::options::BasicPublishOptions;
 use posthaste_core::{
-    Consumer, HandlerError, HandlerResult, Inbox, MemoryStore, MemoryTransaction, MessageId, Outbox, Received,
+    Consumer, HandlerError, HandlerResult, Inbox, MemoryStore, MemoryTransaction, MessageId, Outbox,
+    Received, Schedule,
 };
 use posthaste_rabbitmq::{DeadLetter, RabbitConsumer, RabbitSink, Topology};
-use posthaste_testkit::{Mode, Proxy, SinkFixture as _};
+use posthaste_testkit::{Counting, Mode, Proxy, SinkFixture as _};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use self::case::{Acting, Case, run};
-use crate::fixture::{texts, until, with_server};
+use crate::fixture::{RabbitFixture, texts, until, with_server};
 use crate::verdicts::{message, messages, send};
 
 /// INB-003: what a sink sends a consumer acts upon, with everything that a handler may want to know; acked in the end.
@@ -299,6 +301,129 @@ fn slow_a_consumer_comes_back_by_itself() {
         .await;
         assert_eq!(case.effects().await, expected);
     });
+}
+
+/// R17: as many handlers as `concurrency` says run at a time, those of a lost connection included; and a shutdown waits for
+/// these, too.
+#[test]
+fn a_new_connection_has_no_more_handlers() {
+    with_server(async |fixture| {
+        let case = Case::new(fixture).await;
+        let proxy = Proxy::start(fixture.server()).await.unwrap();
+        let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let finish = watch::Sender::new(false);
+        let first = {
+            let (now, most, finish) = (Arc::clone(&now), Arc::clone(&most), finish.clone());
+            move |_: &Received| {
+                let (now, mut finish) = (Arc::clone(&now), finish.subscribe());
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                async move {
+                    finish.wait_for(|finish| *finish).await.unwrap();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                }
+            }
+        };
+        let consumer = case.consumer(fixture.server_at(proxy.addr()), first).await;
+        let running = run(&consumer.concurrency(2));
+        case.publish(6).await;
+        until("two run", async || (now.load(Ordering::SeqCst) == 2).then_some(())).await;
+        proxy.cut();
+        // Without an id it becomes a dead letter, for which no handler has to run: behind all that came again.
+        let (exchange, options) = (fixture.exchange.as_str().into(), BasicPublishOptions::default());
+        let properties = BasicProperties::default();
+        fixture.channel.basic_publish(exchange, "in".into(), options, b"x", properties).await.unwrap();
+        until("the new connection works", async || (fixture.depth(&case.dead).await >= 1).then_some(()))
+            .await;
+        assert_eq!(most.load(Ordering::SeqCst), 2);
+        // Refused, so that the shutdown finds no connection, and handlers of lost ones only.
+        proxy.set(Mode::Refuse);
+        proxy.cut();
+        // One more, if the ack of the dead letter was lost.
+        until("the messages are back", async || (fixture.depth(&case.queue).await >= 6).then_some(())).await;
+        running.shutdown.begin();
+        let not_yet = tokio::time::timeout(
+            Duration::from_millis(200),
+            until("no handler", async || running.task.is_finished().then_some(())),
+        );
+        assert!(not_yet.await.is_err(), "handlers still run");
+        finish.send_replace(true);
+        running.task.await.unwrap();
+        assert_eq!((now.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (0, 2));
+        assert_eq!(case.effects().await, 2);
+        fixture.drain(&case.queue).await;
+    });
+}
+
+/// R17: dropping the consumer's future cuts off no statement: pruning, once begun, comes to its end.
+#[test]
+fn a_dropped_consumer_cuts_off_no_statement() {
+    with_server(async |fixture| {
+        let case = Case::new(fixture).await;
+        let store = Counting::new(case.store.clone());
+        store.hold("turn");
+        let inbox = Inbox::new(store.clone(), "test").unwrap();
+        let consumer = Consumer::new(inbox.prune(Schedule::every(Duration::from_millis(10))), nothing);
+        let dead = DeadLetter::Queue(case.dead.clone());
+        let consumer = RabbitConsumer::new(case.server(), case.queue.as_str(), dead, consumer).unwrap();
+        let running = run(&consumer);
+        until("the statement runs", async || (store.calls("turn") == 1).then_some(())).await;
+        running.task.abort();
+        assert!(running.task.await.unwrap_err().is_cancelled());
+        store.let_go("turn");
+        until("it was not cut off", async || (store.calls("forget") > 0).then_some(())).await;
+        running.shutdown.begin();
+    });
+}
+
+/// R17: a message that waits for its next attempt is given back before the server loses its patience, and goes on where it
+/// was: it waits for the rest of its time, and its attempts are counted on.
+#[test]
+fn a_message_that_waits_is_given_back_and_goes_on() {
+    const DELAY: Duration = Duration::from_millis(500);
+    with_server(async |fixture| {
+        let case = Case::new(fixture).await;
+        let calls = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let first = {
+            let calls = Arc::clone(&calls);
+            move |message: &Received| {
+                calls.lock().unwrap().push((Instant::now(), message.redelivered));
+                async { Err(HandlerError::retry_after(DELAY, "no stock")) }
+            }
+        };
+        let consumer = case.consumer(case.server(), first).await;
+        let running = run(&consumer.hold(Duration::from_millis(50)));
+        case.publish(1).await;
+        until("it is dead", async || (fixture.depth(&case.dead).await == 1).then_some(())).await;
+        running.stop().await;
+        let calls = calls.lock().unwrap();
+        assert_eq!(calls.len(), 3, "it had three attempts");
+        assert!(calls.windows(2).all(|pair| pair[1].0 - pair[0].0 >= DELAY), "{calls:?}");
+        assert!(calls[2].1, "it was given back meanwhile");
+    });
+}
+
+/// R17: a message that is deferred for longer than the server lets it be held comes again when it is due, and not before.
+pub(crate) async fn a_long_defer_outlives_the_patience_of_the_server(fixture: &RabbitFixture) {
+    const DELAY: Duration = Duration::from_secs(12);
+    let case = Case::new(fixture).await;
+    let calls = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let first = {
+        let calls = Arc::clone(&calls);
+        move |_: &Received| {
+            let mut calls = calls.lock().unwrap();
+            calls.push(Instant::now());
+            let is_first = calls.len() == 1;
+            async move { if is_first { Err(HandlerError::defer(DELAY)) } else { Ok(()) } }
+        }
+    };
+    let consumer = case.consumer(case.server(), first).await;
+    let running = run(&consumer.hold(Duration::from_secs(1)));
+    case.publish(1).await;
+    until("the effect", async || (case.effects().await == 1).then_some(())).await;
+    running.stop().await;
+    let calls = calls.lock().unwrap();
+    assert!(calls.len() == 2 && calls[1] - calls[0] >= DELAY, "{calls:?}");
 }
 
 fn fastrand_ms() -> u64 {

@@ -1,22 +1,24 @@
 //! What needs a server of one's own: restarts, a server out of memory, TLS. One node for all of it, one after the other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::options::BasicGetOptions;
 use lapin::{Connection, ConnectionProperties};
 use posthaste_core::{
-    Guarded, MemoryStore, MessageId, NewMessage, Outbox, Settings, Shutdown, Sink as _, SinkOptions, State,
-    Topics,
+    Batch, FailureClass, Guarded, MemoryStore, MessageId, NewMessage, Outbox, Settings, Shutdown, Sink as _,
+    SinkOptions, State, Topics,
 };
 use posthaste_rabbitmq::{ExchangeType, RabbitOptions, RabbitServer, RabbitSink, Topology};
-use posthaste_testkit::stored;
+use posthaste_testkit::{SinkFixture as _, stored};
 use tokio::time::Instant;
 
-use crate::fixture::{until, url};
+use crate::consumer::a_long_defer_outlives_the_patience_of_the_server;
+use crate::fixture::{LONG, RabbitFixture, until, url};
 use crate::node::Node;
 use crate::tls::Certificates;
-use crate::verdicts::{messages, send};
+use crate::verdicts::{class, message, messages, send};
 
 const WINDOW: usize = 50;
 
@@ -109,6 +111,8 @@ fn slow_a_node_of_its_own() {
         let certificates = Certificates::make();
         let mut node = Node::start(&certificates.configuration()).await;
         verified_connections(&node, &certificates).await;
+        a_stuck_queue_harms_no_other(&node).await;
+        long_defers(&node).await;
         a_blocked_connection_opens_the_breaker(&node).await;
         restarts_lose_nothing(&mut node).await;
     });
@@ -126,6 +130,59 @@ async fn verified_connections(node: &Node, certificates: &Certificates) {
     }
     let by_the_system = RabbitSink::new(RabbitOptions::new(&url, "").unwrap()).unwrap();
     assert!(by_the_system.probe().await.unwrap_err().is_down());
+}
+
+/// F2 for RabbitMQ: a queue that confirms nothing makes its own messages busy; others are taken, and the sink is not down.
+async fn a_stuck_queue_harms_no_other(node: &Node) {
+    let fixture = RabbitFixture::on(&node.url()).await;
+    for topic in ["stuck", "well"] {
+        fixture.take(topic).await;
+    }
+    let queue = fixture.queue_of("stuck");
+    let process = |call: &str| {
+        format!(
+            "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{queue}\">>)), \
+             sys:{call}(amqqueue:get_pid(Q))."
+        )
+    };
+    node.ctl(&["eval", &process("suspend")]).await;
+    let sink = RabbitSink::new(fixture.options()).unwrap();
+    let topics = ["well", "stuck", "well", "nowhere", "stuck", "well", "nowhere", "well"];
+    let expected = |topic: &str| match topic {
+        "well" => None,
+        "stuck" => Some(FailureClass::Infrastructure),
+        _ => Some(FailureClass::Unroutable),
+    };
+    // Long enough for a slow machine to confirm the others; and then far more than a queue may hold up that was stuck before.
+    for (round, time) in [Duration::from_secs(20), LONG].into_iter().enumerate() {
+        let batch = topics.map(|topic| Arc::new(message(topic, "x")));
+        let asked = Instant::now();
+        let verdicts = sink.send(&Batch::new(&batch, asked + time)).await;
+        for (verdict, topic) in verdicts.iter().zip(topics) {
+            assert_eq!(class(verdict), expected(topic), "round {round}, {topic}: {verdict:?}");
+            assert!(!verdict.as_ref().is_err_and(posthaste_core::SinkError::is_down));
+        }
+        assert!(asked.elapsed() < LONG / 2, "round {round}: {:?}", asked.elapsed());
+    }
+    node.ctl(&["eval", &process("resume")]).await;
+    until("the queue is well again", async || {
+        let verdicts = send(&sink, &messages("stuck", 3)).await;
+        verdicts.iter().all(Result::is_ok).then_some(())
+    })
+    .await;
+    fixture.destroy().await;
+}
+
+/// R17: see there.
+async fn long_defers(node: &Node) {
+    let set = |name: &str, value: u32| format!("application:set_env(rabbit, {name}, {value}).");
+    node.ctl(&["eval", &set("channel_tick_interval", 1_000)]).await;
+    node.ctl(&["eval", &set("consumer_timeout", 3_000)]).await;
+    let fixture = RabbitFixture::on(&node.url()).await;
+    a_long_defer_outlives_the_patience_of_the_server(&fixture).await;
+    fixture.destroy().await;
+    node.ctl(&["eval", &set("channel_tick_interval", 60_000)]).await;
+    node.ctl(&["eval", &set("consumer_timeout", 1_800_000)]).await;
 }
 
 /// RMQ-007: a server that is out of memory blocks the connection: the breaker opens, nothing is charged, nothing is sent

@@ -308,6 +308,39 @@ fn a_header_that_the_server_refuses_harms_no_other() {
     });
 }
 
+/// R17: a message that makes the server end the connection fails alone; the others of its batch arrive.
+#[test]
+fn a_message_that_ends_connections_fails_alone() {
+    with_server(async |fixture| {
+        fixture.take("there").await;
+        let sink = RabbitSink::new(fixture.options()).unwrap();
+        // Headers travel in one frame, and the server takes none as large.
+        let headers = || Headers::from([("large".to_owned(), "x".repeat(300_000))]);
+        let mut batch = messages("there", 20);
+        for n in [7, 13] {
+            batch.insert(n, Arc::new(Message { headers: headers(), ..message("there", "culprit") }));
+        }
+        let verdicts = send(&sink, &batch).await;
+        assert!(verdicts[7].as_ref().unwrap_err().is_down(), "nobody knows yet which it was");
+        for _ in 0..2 {
+            for (n, verdict) in send(&sink, &batch).await.iter().enumerate() {
+                assert_eq!(verdict.is_ok(), n != 7 && n != 13, "{n}: {}", text(verdict));
+                assert!(
+                    !verdict.as_ref().is_err_and(posthaste_core::SinkError::is_down),
+                    "{}",
+                    text(verdict)
+                );
+            }
+        }
+        let is_culprit = |arrived: &posthaste_testkit::Arrived| arrived.payload == b"culprit";
+        let arrived = fixture.arrived("there").await;
+        assert!(!arrived.iter().any(is_culprit));
+        assert!(batch.iter().all(|message| {
+            &message.payload[..] == b"culprit" || arrived.iter().any(|arrived| arrived.id == message.id)
+        }));
+    });
+}
+
 /// F-06: a server that takes connections and says nothing leaves no threads behind.
 #[cfg(target_os = "linux")]
 #[test]
