@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use posthaste::{Count, HistoryEntry, Join, Pause, Record, Stats, Step};
+use posthaste::{Count, HistoryEntry, Join, Pause, Receiver, ReceiverState, Record, Stats, Step};
 use serde::Serialize;
 
 /// A time as text: RFC 3339, in UTC, to the microsecond.
@@ -41,6 +41,8 @@ pub(crate) struct StatsView {
     pub(crate) ready: CountView,
     /// Due later: scheduled, or waiting for the next attempt.
     pub(crate) scheduled: CountView,
+    /// Of the scheduled ones: those that wait for something that is down, or for a route.
+    pub(crate) failing: CountView,
     /// Set aside behind a dead message of their key.
     pub(crate) parked: CountView,
     /// Owned by workers.
@@ -51,6 +53,8 @@ pub(crate) struct StatsView {
     pub(crate) dead: CountView,
     /// How long the oldest one that is ready and due has been due.
     pub(crate) oldest_ready_seconds: Option<f64>,
+    /// For how long the first of those that are failing has failed without a break.
+    pub(crate) oldest_failing_seconds: Option<f64>,
     /// The same by topic, for every state but done.
     pub(crate) topics: Vec<TopicView>,
 }
@@ -74,13 +78,42 @@ impl From<&Stats> for StatsView {
         Self {
             ready: stats.ready.into(),
             scheduled: stats.scheduled.into(),
+            failing: stats.failing.into(),
             parked: stats.parked.into(),
             leased: stats.leased.into(),
             done: stats.done.into(),
             dead: stats.dead.into(),
             oldest_ready_seconds: stats.oldest_ready.as_ref().map(Duration::as_secs_f64),
+            oldest_failing_seconds: stats.oldest_failing.as_ref().map(Duration::as_secs_f64),
             topics: topics.collect(),
         }
+    }
+}
+
+/// How far one handler or sink has come with a message.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
+pub(crate) struct ReceiverView {
+    /// The handler's name, or `sink` and the sink's name.
+    pub(crate) name: String,
+    /// `done`, `waiting` or `gave up`.
+    pub(crate) state: &'static str,
+    /// The attempts that it has used up.
+    pub(crate) attempts: Option<u32>,
+    /// Why it gave up.
+    pub(crate) error: Option<String>,
+}
+
+impl From<Receiver> for ReceiverView {
+    fn from(receiver: Receiver) -> Self {
+        let (state, attempts, error) = match receiver.state {
+            ReceiverState::Waiting { attempts, .. } => ("waiting", Some(attempts), None),
+            ReceiverState::GaveUp { attempts, failure } => {
+                ("gave up", Some(attempts), Some(failure.text().to_owned()))
+            }
+            _ => ("done", None, None),
+        };
+        Self { name: receiver.name, state, attempts, error }
     }
 }
 
@@ -114,8 +147,8 @@ pub(crate) struct MessageView {
     pub(crate) error_class: Option<String>,
     /// The text of its last failure.
     pub(crate) last_error: Option<String>,
-    /// Which handlers and sinks are done with it, of several.
-    pub(crate) handled: Vec<String>,
+    /// How far its handlers and sinks have come, if it has several. One that is not listed has not had it.
+    pub(crate) receivers: Vec<ReceiverView>,
     pub(crate) correlation_id: Option<String>,
     pub(crate) aggregate_type: Option<String>,
     pub(crate) aggregate_id: Option<String>,
@@ -163,7 +196,7 @@ impl MessageView {
             done_by: record.done_by.as_ref().map(ToString::to_string),
             error_class: record.error_class.map(|class| class.to_string()),
             last_error: record.last_error.clone(),
-            handled: message.handled.clone(),
+            receivers: message.receivers().into_iter().map(ReceiverView::from).collect(),
             correlation_id: message.correlation_id.clone(),
             aggregate_type: message.aggregate_type.clone(),
             aggregate_id: message.aggregate_id.clone(),

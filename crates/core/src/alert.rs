@@ -39,11 +39,14 @@ pub(crate) struct Alert {
 pub(crate) fn figures(settings: &Settings, stats: &Stats, latency: Option<Duration>) -> [Alert; 4] {
     let alert = |name, value, threshold| Alert { name, value, threshold };
     let secs = |span: Option<Duration>| span.unwrap_or_default().as_secs_f64();
+    // What waits for the end of an outage is late, although it is due later.
+    let late = stats.ready.value + stats.failing.value;
+    let oldest = stats.oldest_ready.max(stats.oldest_failing);
     [
-        alert("ready", stats.ready.value as f64, f64::from(settings.alert_ready)),
+        alert("ready", late as f64, f64::from(settings.alert_ready)),
         alert("dead", stats.dead.value as f64, f64::from(settings.alert_dead)),
         alert("latency", secs(latency), settings.alert_latency.as_secs_f64()),
-        alert("oldest", secs(stats.oldest_ready), settings.alert_oldest.as_secs_f64()),
+        alert("oldest", secs(oldest), settings.alert_oldest.as_secs_f64()),
     ]
 }
 
@@ -83,5 +86,9 @@ mod tests {
         stats.dead.value += 1;
         stats.oldest_ready = Some(Duration::from_secs(301));
         assert_eq!(raised(&stats, Some(Duration::from_secs(31))), ["ready", "dead", "latency", "oldest"]);
+        let mut outage = Stats::default();
+        outage.failing.value = 1_001;
+        outage.oldest_failing = Some(Duration::from_secs(301));
+        assert_eq!(raised(&outage, None), ["ready", "oldest"], "F1: an outage alerts, too");
     }
 }

@@ -21,6 +21,7 @@ pub(crate) mod progress;
 mod queue;
 mod runners;
 mod settler;
+mod together;
 pub(crate) mod verdict;
 pub(crate) mod wake;
 

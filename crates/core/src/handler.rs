@@ -54,7 +54,15 @@ pub struct HandlerError(pub(crate) Answer);
 /// What is to become of a message whose handler was not done with it.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Retry { failure: Failure, after: Option<Duration> },
+    Retry {
+        failure: Failure,
+        after: Option<Duration>,
+    },
+    /// The sink is down; it is left alone for this long at least.
+    Down {
+        failure: Failure,
+        pause: Duration,
+    },
     Defer(Duration),
     Dead(Failure),
 }

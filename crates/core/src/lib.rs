@@ -21,6 +21,7 @@ mod order;
 mod outbox;
 mod outcome;
 mod poll;
+mod receiver;
 mod redact;
 mod registry;
 mod retry;
@@ -67,6 +68,7 @@ pub use outbox::{Outbox, OutboxBuilder, OutboxTransaction, Policy};
 pub use outcome::{
     Failure, FailureClass, MAX_ERROR_BYTES, MAX_LEASE_LOSSES, Outcome, Settled, Settlement, State,
 };
+pub use receiver::{Receiver, ReceiverState};
 pub use retry::{DEFAULT_MAX_ATTEMPTS, Delays, ExponentialBackoff, FixedDelay, RetryPolicy};
 pub use schedule::Schedule;
 pub use settings::{SettingInfo, Settings};

@@ -489,7 +489,7 @@ pub fn decode_headers(stored: Option<&str>) -> Result<Headers> {
     }
 }
 
-/// The handlers' names of this stored form: one a line.
+/// The lines about receivers of this stored form.
 pub fn decode_handled(stored: Option<&str>) -> Vec<String> {
     stored.unwrap_or_default().lines().map(str::to_owned).collect()
 }
@@ -531,7 +531,7 @@ pub struct Message {
     pub lease_losses: u32,
     /// Since when it has failed without a break for reasons that cost no attempt.
     pub failing_since: Option<SystemTime>,
-    /// The handlers that are done with it: a retry runs the others.
+    /// How far each receiver has come, as it is stored: one line each. [`receivers`](Self::receivers) reads them.
     pub handled: Vec<String>,
     /// When it happened: by the publisher's account, else when it was enqueued.
     pub occurred_at: SystemTime,

@@ -8,6 +8,7 @@ mod health;
 mod joins;
 mod nudge;
 mod pulse;
+mod recovery;
 mod transaction;
 
 use std::any::Any;
@@ -25,6 +26,7 @@ pub use self::builder::{OutboxBuilder, Policy};
 pub(crate) use self::health::{Health, Trouble};
 use self::nudge::Nudges;
 pub(crate) use self::pulse::Pulse;
+pub(crate) use self::recovery::Recoveries;
 pub use self::transaction::OutboxTransaction;
 use crate::alert::Latency;
 use crate::commons::{Priority, Share};
@@ -46,6 +48,7 @@ use crate::outcome::{Failure, Outcome, Settled, Settlement};
 use crate::registry::Registry;
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
+use crate::sink::{self, Recovery};
 use crate::store::{
     Birth, ClaimRequest, Expired, Reaped, Retention, SettledBatch, Store, StoreAdmin, TransactionalStore,
     Transactions,
@@ -117,6 +120,8 @@ pub(crate) struct Inner<S> {
     pub(crate) latency: Latency,
     pub(crate) health: Health,
     nudges: Nudges,
+    /// The sinks that can be sent to again, for housekeeping to make due what waits for them.
+    pub(crate) recoveries: Recoveries,
 }
 
 /// What an outbox was configured to do; the same for all tenants.
@@ -145,8 +150,8 @@ pub(crate) trait Home: std::fmt::Debug + Send + Sync {
     fn type_name(&self) -> &'static str;
     /// Says that it may be its turn.
     fn wake(&self);
-    /// Makes it look at its store at once.
-    fn stir(&self);
+    /// Says that a sink can be sent to again.
+    fn recovered(&self, sink: &str, recovery: Recovery);
     /// Closes the connections that nobody uses.
     fn rest(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
@@ -188,7 +193,8 @@ impl<S: Store> Home for Inner<S> {
         self.turn.notify_one();
     }
 
-    fn stir(&self) {
+    fn recovered(&self, sink: &str, recovery: Recovery) {
+        self.recoveries.note(sink, recovery);
         self.look_at_once();
     }
 
@@ -214,6 +220,7 @@ impl<S> Inner<S> {
             draining: AtomicBool::new(false),
             latency: Latency::default(),
             nudges: Nudges::default(),
+            recoveries: Recoveries::default(),
         }
     }
 
@@ -256,12 +263,11 @@ impl<S> Inner<S> {
         if self.share.has_others() { None } else { Pulse::start(self.plan.settings.lease) }
     }
 
-    /// A sink can be sent to again: what waited for it may be claimed at once. Answers true: the outbox is still there.
-    pub(crate) fn look_at_once(&self) -> bool {
+    /// There is something to claim.
+    pub(crate) fn look_at_once(&self) {
         self.at_once.store(true, Ordering::Release);
         self.wake.notify_one();
         wake::release_last_woken();
-        true
     }
 }
 
@@ -431,8 +437,8 @@ impl<S: Store> Outbox<S> {
             Err(failure) => {
                 let ended = Ended::Answered(Err(HandlerError::failed(failure)));
                 let rules = self.inner.plan.rules_of(message.topic.as_str());
-                let outcome =
-                    verdict::outcome(message, ended, rules, &self.inner.plan.settings, fastrand::f64());
+                let (settings, attempts) = (&self.inner.plan.settings, message.attempts);
+                let outcome = verdict::outcome(message, attempts, ended, rules, settings, fastrand::f64());
                 closed.push(Settlement::new(message.lease(), outcome));
                 false
             }
@@ -460,7 +466,7 @@ impl<S: Store> Outbox<S> {
     pub async fn abandon(&self, message: &Message, failure: Failure) -> Result<Settled> {
         let (rules, settings) = (self.inner.plan.rules_of(message.topic.as_str()), &self.inner.plan.settings);
         let ended = Ended::Answered(Err(HandlerError(Answer::Retry { failure, after: None })));
-        let outcome = verdict::outcome(message, ended, rules, settings, fastrand::f64());
+        let outcome = verdict::outcome(message, message.attempts, ended, rules, settings, fastrand::f64());
         let settled = self.settle_all(&[message.lease()], &outcome).await?;
         settled.first().copied().ok_or_else(no_answer)
     }
@@ -596,8 +602,13 @@ impl<S: StoreAdmin> Outbox<S> {
             }
             let dispatcher = Dispatcher::new(Arc::clone(&inner), Until::ShutDown);
             let dispatch = tokio::spawn(dispatcher.run(hot, shutdown.clone()).instrument(span.clone()));
-            let housekeeping =
-                tokio::spawn(housekeeping::run(Arc::clone(&inner), shutdown.clone()).instrument(span));
+            let housekeeping = tokio::spawn(
+                housekeeping::run(Arc::clone(&inner), shutdown.clone()).instrument(span.clone()),
+            );
+            let recovery = tokio::spawn(recovery::run(Arc::clone(&inner), shutdown.clone()).instrument(span));
+            if !inner.share.has_others() {
+                sink::attend(inner.plan.registry.sinks(), &shutdown);
+            }
             let _guard = Guard { shutdown: shutdown.clone(), inner: Arc::clone(&inner), opening };
             let _pulse = inner.pulse();
             let begun = tokio::spawn({
@@ -614,7 +625,7 @@ impl<S: StoreAdmin> Outbox<S> {
             tokio::select! {
                 biased;
                 () = shutdown.ended() => {}
-                _ = housekeeping => {}
+                () = async { drop((housekeeping.await, recovery.await)) } => {}
                 () = sleep_until(begun + inner.plan.settings.shutdown_grace) => {}
             }
             match ended {
@@ -739,12 +750,12 @@ impl<S: Transactions> Outbox<S> {
     /// ```
     pub async fn begin(&self) -> Result<OutboxTransaction<S>> {
         let transaction = self.inner.store.begin().await.map_err(|error| self.inner.named(error))?;
-        Ok(self.enlist(transaction))
+        Ok(OutboxTransaction::new(self.clone(), transaction, false))
     }
 
     /// The same with a transaction that you have opened yourself, say from a pool of your own.
     pub fn enlist(&self, transaction: S::Transaction) -> OutboxTransaction<S> {
-        OutboxTransaction::new(self.clone(), transaction)
+        OutboxTransaction::new(self.clone(), transaction, true)
     }
 }
 

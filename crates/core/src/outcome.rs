@@ -153,6 +153,11 @@ impl Failure {
         Self { class, text: text::cut(&format!("{}{text}", class.tag()), MAX_ERROR_BYTES) }
     }
 
+    /// A failure as it was stored, with its tag.
+    pub(crate) fn stored(class: FailureClass, text: &str) -> Self {
+        Self { class, text: text::cut(text, MAX_ERROR_BYTES) }
+    }
+
     /// The handler refused.
     pub fn business(text: impl fmt::Display) -> Self {
         Self::new(FailureClass::Business, text)
@@ -274,7 +279,7 @@ pub struct Settlement {
     pub lease: Lease,
     /// What became of it.
     pub outcome: Outcome,
-    /// The handlers that are done with it by now, if that has changed; see [`Message::handled`](crate::Message).
+    /// How far each receiver has come by now, if that has changed: lines as in [`Message::handled`](crate::Message).
     pub handled: Option<Vec<String>>,
 }
 
@@ -284,7 +289,7 @@ impl Settlement {
         Self { lease, outcome, handled: None }
     }
 
-    /// The stored form of [`handled`](Self::handled): one name a line.
+    /// The stored form of [`handled`](Self::handled): one receiver a line.
     pub fn encoded_handled(&self) -> Option<String> {
         self.handled.as_ref().map(|names| names.join("\n"))
     }

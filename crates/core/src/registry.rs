@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::{Answering, Arrival, Handler, Need, States};
+use crate::handler::{Answering, Arrival, Handler, HandlerError, Need, States};
 use crate::message::Message;
 use crate::sink::Guarded;
 use crate::text;
@@ -64,7 +64,12 @@ struct Waits;
 
 impl Erased for Waits {
     fn call(&self, arrival: &Arrival) -> Answering {
-        Arc::clone(&arrival.home).wait(Arc::clone(&arrival.message))
+        let waiting = Arc::clone(&arrival.home).wait(Arc::clone(&arrival.message));
+        // In a task of its own: a delivery that times out is dropped, and a call to a database must not be.
+        Box::pin(async move {
+            let waited = tokio::spawn(waiting).await;
+            waited.unwrap_or_else(|error| Err(HandlerError::infrastructure(error)))
+        })
     }
 }
 
@@ -75,11 +80,22 @@ pub(crate) struct Registered {
     handler: Box<dyn Erased>,
     /// The sink that it stands for, if it does.
     sink: Option<Guarded>,
+    /// Whether it is posthaste's own, for messages that wait for joins.
+    is_join_wait: bool,
 }
 
 impl Registered {
     pub(crate) fn call(&self, arrival: &Arrival) -> Answering {
         self.handler.call(arrival)
+    }
+
+    pub(crate) fn is_sink(&self) -> bool {
+        self.sink.is_some()
+    }
+
+    /// Whether its time-out says that something is down: it has no code of users.
+    pub(crate) fn is_outage_if_late(&self) -> bool {
+        self.is_sink() || self.is_join_wait
     }
 
     fn is_down(&self) -> bool {
@@ -111,8 +127,9 @@ impl Registration {
         let refuse = |error: Error| error.with_context("topic", text::cut(pattern, 255));
         Topics::of([pattern]).map_err(refuse)?;
         let name = match name {
-            Some(name) if name.contains('\n') => {
-                return Err(refuse(Error::invalid("the name of a handler has a line break", "remove it")));
+            Some(name) if name.contains(['\n', '\t']) => {
+                let text = "the name of a handler has a line break or a tab";
+                return Err(refuse(Error::invalid(text, "remove it")));
             }
             Some(name) => {
                 let name = text::required("the name of a handler", name.to_owned(), MAX_NAME_BYTES);
@@ -127,7 +144,13 @@ impl Registration {
         };
         self.needs.extend(H::needs().into_iter().map(|need| (name.clone(), need)));
         let handler = Box::new(Typed(handler, std::marker::PhantomData));
-        self.handlers.push(Registered { name, pattern: pattern.to_owned(), handler, sink: None });
+        self.handlers.push(Registered {
+            name,
+            pattern: pattern.to_owned(),
+            handler,
+            sink: None,
+            is_join_wait: false,
+        });
         Ok(())
     }
 
@@ -146,7 +169,13 @@ impl Registration {
         }
         let handler = Box::new(ToSink { sink: sink.clone(), patience: sink.patience(lease) });
         let sink = Some(sink.clone());
-        self.handlers.push(Registered { name, pattern: pattern.to_owned(), handler, sink });
+        self.handlers.push(Registered {
+            name,
+            pattern: pattern.to_owned(),
+            handler,
+            sink,
+            is_join_wait: false,
+        });
         Ok(())
     }
 
@@ -173,7 +202,13 @@ impl Registration {
                 .with_remedy("handle the continuations instead, or set join_wait_topic to another topic"));
         }
         let (name, pattern) = ("posthaste: wait for a join".to_owned(), topic.to_owned());
-        self.handlers.push(Registered { name, pattern, handler: Box::new(Waits), sink: None });
+        self.handlers.push(Registered {
+            name,
+            pattern,
+            handler: Box::new(Waits),
+            sink: None,
+            is_join_wait: true,
+        });
         self.reserved = Some(topic.to_owned());
         Ok(())
     }
@@ -187,7 +222,12 @@ impl Registration {
         }
         let topics = Topics::of(self.handlers.iter().map(|handler| handler.pattern.as_str()))?;
         let reserved = self.reserved;
-        let sinks = self.handlers.iter().filter_map(|handler| handler.sink.clone()).collect();
+        let mut sinks: Vec<Guarded> = Vec::new();
+        for sink in self.handlers.iter().filter_map(|handler| handler.sink.as_ref()) {
+            if !sinks.iter().any(|other| other.is_same(sink)) {
+                sinks.push(sink.clone());
+            }
+        }
         let mut registry = Registry { topics, reserved, exact: HashMap::new(), patterns: Vec::new(), sinks };
         for handler in self.handlers.into_iter().map(Arc::new) {
             match handler.pattern.strip_suffix('*').map(str::to_owned) {
@@ -221,9 +261,7 @@ impl Registry {
         if !self.sinks.iter().any(Guarded::is_down) {
             return Cow::Borrowed(&self.topics);
         }
-        let exact = self.exact.values().flatten();
-        let all = exact.chain(self.patterns.iter().map(|(_, handler)| handler));
-        let up = all.filter(|handler| !handler.is_down()).map(|handler| handler.pattern.as_str());
+        let up = self.all().filter(|handler| !handler.is_down()).map(|handler| handler.pattern.as_str());
         // They were all acceptable when they were registered.
         Topics::of(up).map_or(Cow::Borrowed(&self.topics), Cow::Owned)
     }
@@ -233,10 +271,43 @@ impl Registry {
         !self.is_empty() && self.topics.contains(topic)
     }
 
-    /// Whether its handlers could begin at once: it has some, and none of them stands for a sink that is down.
+    /// Whether one of its receivers could have it at once: it has some, and not all of them are sinks that are down.
     pub(crate) fn handles_now(&self, topic: &str) -> bool {
         self.handles(topic)
-            && (self.sinks.is_empty() || !self.matching(topic).any(|handler| handler.is_down()))
+            && (self.sinks.is_empty() || self.matching(topic).any(|handler| !handler.is_down()))
+    }
+
+    /// The sinks whose messages may have other receivers, too: those messages wait for the sink while it is down.
+    pub(crate) fn shared_sinks(&self) -> impl Iterator<Item = &Guarded> {
+        self.sinks.iter().filter(|sink| {
+            let topics = self.topics_of(sink.name());
+            let others =
+                self.all().filter(|other| other.sink.as_ref().is_none_or(|other| !other.is_same(sink)));
+            others.into_iter().any(|other| !other.is_join_wait && topics.meets(&other.pattern))
+        })
+    }
+
+    /// All sinks, each of them once.
+    pub(crate) fn sinks(&self) -> &[Guarded] {
+        &self.sinks
+    }
+
+    /// The sink of this name.
+    pub(crate) fn sink(&self, name: &str) -> Option<&Guarded> {
+        self.sinks.iter().find(|sink| sink.name() == name)
+    }
+
+    /// The topics that a sink takes.
+    pub(crate) fn topics_of(&self, sink: &str) -> Topics {
+        let is_it =
+            |handler: &&Arc<Registered>| handler.sink.as_ref().is_some_and(|other| other.name() == sink);
+        // They were all acceptable when they were registered.
+        Topics::of(self.all().filter(is_it).map(|handler| handler.pattern.as_str()))
+            .unwrap_or_else(|_| Topics::none())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Registered>> {
+        self.exact.values().flatten().chain(self.patterns.iter().map(|(_, handler)| handler))
     }
 
     fn matching<'a>(&'a self, topic: &'a str) -> impl Iterator<Item = &'a Arc<Registered>> {

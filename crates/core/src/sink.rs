@@ -3,6 +3,7 @@
 //! A sink says what the receiver did; it never decides what becomes of a message, never sleeps between tries, and never
 //! touches a database. Batches, deadlines and the circuit breaker around it are [`Guarded`]'s.
 
+mod attend;
 mod breaker;
 mod flight;
 mod guarded;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+pub(crate) use self::attend::attend;
+pub(crate) use self::guarded::Recovery;
 pub use self::guarded::{Guarded, SinkOptions};
 pub use self::log::{LogSink, NullSink};
 use crate::message::Message;

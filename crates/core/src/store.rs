@@ -326,7 +326,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///   after the delay. Release: ready at once. Fail: dead. Abandon and fail record their failure.
     /// - An abandon that costs no attempt notes since when such failures have gone on without a break, and the message is
     ///   dead once that is `max_age` ago; an abandon that costs one, and a requeue, break it.
-    /// - The names of handlers that are done, if given, replace the stored ones, whatever the outcome.
+    /// - The lines about receivers, if given, replace the stored ones, whatever the outcome.
     /// - At most [`MAX_BATCH`] settlements; of several for one lease, the first decides and the others are lost.
     /// - A message that is done or dead by it counts, in the same transaction, in every join that it is a pending step of:
     ///   as completed, or as failed. A join that is complete by it ends, is told, and makes the messages that wait for it due.
@@ -363,6 +363,14 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// # Behavior
     /// - At most `limit`. They stay ready, but are due only when the dead one is requeued, buried or pruned.
     async fn park(&self, limit: u32) -> Result<u64>;
+
+    /// Makes messages due now that wait for the end of an outage.
+    ///
+    /// # Behavior
+    /// - At most `limit` messages of these topics that are ready, due later, not parked, and whose last failure was of the class
+    ///   infrastructure; those that have failed for longest before the others.
+    /// - Nothing else of them changes: neither their attempts, nor since when they fail, nor their place in their key.
+    async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64>;
 
     /// Removes, or archives, messages whose retention is over.
     ///

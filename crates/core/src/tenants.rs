@@ -44,6 +44,7 @@ use crate::id::WorkerId;
 use crate::metrics;
 use crate::outbox::{Outbox, OutboxBuilder, Plan, Pulse};
 use crate::shutdown::Shutdown;
+use crate::sink::{self, Recovery};
 use crate::store::{Store, StoreAdmin};
 
 /// How long a discovery may take.
@@ -103,7 +104,7 @@ pub(crate) struct Core {
     /// Where new tenants go while they run.
     newcomers: Mutex<Option<UnboundedSender<Arc<dyn Entry>>>>,
     /// The task that wakes tenants after a sink has recovered.
-    waking: Mutex<Option<AbortHandle>>,
+    waking: Mutex<BTreeMap<String, AbortHandle>>,
 }
 
 /// Where new tenants arrive.
@@ -448,14 +449,14 @@ impl Core {
     }
 
     /// A sink can be sent to again: tenants claim what waited for it, a few at a time.
-    fn sink_recovered(&self) {
-        let waking = wake_in_slices(self.all(), Arc::clone(&self.commons));
+    fn recovered(&self, sink: &str, recovery: Recovery) {
+        let waking = wake_in_slices(self.all(), Arc::clone(&self.commons), sink.to_owned(), recovery);
         // Without a runtime no tenant runs.
         let Ok(runtime) = Handle::try_current() else { return };
         let task = runtime.spawn(waking).abort_handle();
-        let mut current = self.waking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waking = self.waking.lock().unwrap_or_else(PoisonError::into_inner);
         // The new task wakes those that the last one has not reached yet.
-        if let Some(last) = current.replace(task) {
+        if let Some(last) = waking.insert(sink.to_owned(), task) {
             last.abort();
         }
     }
@@ -476,10 +477,15 @@ impl Core {
 }
 
 /// Wakes tenants as fast as the connections can serve them. All at once would keep tenants that have work waiting.
-async fn wake_in_slices(entries: Vec<Arc<dyn Entry>>, commons: Arc<Commons>) {
+async fn wake_in_slices(
+    entries: Vec<Arc<dyn Entry>>,
+    commons: Arc<Commons>,
+    sink: String,
+    recovery: Recovery,
+) {
     let slice = commons.most_claims();
     for entries in entries.chunks(slice) {
-        entries.iter().for_each(|entry| entry.home().stir());
+        entries.iter().for_each(|entry| entry.home().recovered(&sink, recovery));
         let deadline = Instant::now() + LONGEST_WAKE_PAUSE;
         loop {
             sleep(WAKE_PAUSE).await;
@@ -507,6 +513,7 @@ async fn run(core: Arc<Core>, known: Vec<Arc<dyn Entry>>, mut newcomers: Newcome
     info!(tenants = known.len(), worker = %core.worker, workers = settings.workers, "running");
     known.into_iter().for_each(|entry| begin(&mut lives, entry));
     let _pulse = Pulse::start(settings.lease);
+    sink::attend(core.plan.registry.sinks(), &shutdown);
     let discovering = tokio::spawn(discover_again_and_again(Arc::clone(&core), shutdown.clone()));
     let mut look_round =
         tokio::time::interval(LOOK_ROUND.min(settings.tenants_idle.max(Duration::from_millis(100))));

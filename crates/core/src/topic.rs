@@ -134,6 +134,21 @@ impl Topics {
         })
     }
 
+    /// Whether a topic of this pattern may be in the set.
+    pub(crate) fn meets(&self, pattern: &str) -> bool {
+        let Some(set) = &self.0 else { return true };
+        match pattern.strip_suffix('*') {
+            None => self.contains(pattern),
+            Some(beginning) => {
+                set.exact.iter().any(|exact| exact.starts_with(beginning))
+                    || set
+                        .prefixes
+                        .iter()
+                        .any(|prefix| prefix.starts_with(beginning) || beginning.starts_with(prefix.as_str()))
+            }
+        }
+    }
+
     /// Whether this is the set of all topics.
     pub fn is_all(&self) -> bool {
         self.0.is_none()

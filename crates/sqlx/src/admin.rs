@@ -127,9 +127,10 @@ impl<D: Dialect> StoreAdmin for SqlStore<D> {
             stats.leased = count(row.int(3)?);
             stats.done = count(row.int(4)?);
             stats.dead = count(row.int(5)?);
-            stats.oldest_ready = row
-                .opt_int(6)?
-                .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default()));
+            let span = |micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default());
+            stats.oldest_ready = row.opt_int(6)?.map(span);
+            stats.failing = count(row.int(7)?);
+            stats.oldest_failing = row.opt_int(8)?.map(span);
         }
         // A topic's count is exact if all messages of its state were looked at.
         let all_ready = [stats.ready, stats.scheduled, stats.parked].iter().all(|count| count.exact);

@@ -59,10 +59,10 @@ impl Dialect for MySql {
     const FILES: Files = files!(
         "mysql",
         shortcuts: None,
-        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open"],
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing"],
         routines: [
             "enqueue", "claim", "wake_waits", "count_steps", "uncount_steps", "settle", "ack", "abandon", "defer",
-            "release", "fail", "renew", "reap", "expire", "park", "over", "list", "select", "stats", "topics", "turn",
+            "release", "fail", "renew", "reap", "expire", "hasten", "park", "over", "list", "select", "stats", "topics", "turn",
             "join_answer", "attach_steps", "report_step", "end_join", "wait_for_join", "continue_join", "expire_joins", "expire_join",
             "joins", "over_joins", "prune_joins", "start_join", "attach", "report_step_completed", "report_step_failed",
             "cancel_join", "enqueue_join_wait", "inbox_once", "inbox_forget", "pause", "resume",

@@ -298,8 +298,8 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// Runs a statement that answers with how many messages it changed: as one number, or a row of 1 for each.
-    async fn count(&self, operation: &'static str, statement: &Statement, limit: u32) -> Result<u64> {
-        let rows = self.fetch(operation, statement, &[Arg::int(limit)]).await?;
+    async fn count(&self, operation: &'static str, statement: &Statement, args: &[Arg<'_>]) -> Result<u64> {
+        let rows = self.fetch(operation, statement, args).await?;
         rows.iter().map(|row| Ok(u64::try_from(row.int(0)?).unwrap_or_default())).sum()
     }
 
@@ -542,7 +542,13 @@ impl<D: Dialect> Store for SqlStore<D> {
 
     async fn park(&self, limit: u32) -> Result<u64> {
         check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("park"))?;
-        self.count("park", &self.statements().park, limit).await
+        self.count("park", &self.statements().park, &[Arg::int(limit)]).await
+    }
+
+    async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_BATCH).map_err(|error| error.during("hasten"))?;
+        let [exact, prefixes] = Arg::topics(topics);
+        self.count("hasten", &self.statements().hasten, &[exact, prefixes, Arg::int(limit)]).await
     }
 
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {

@@ -186,6 +186,11 @@ impl<S: Store> Store for Counting<S> {
         self.store.park(limit).await
     }
 
+    async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64> {
+        self.count("hasten")?;
+        self.store.hasten(topics, limit).await
+    }
+
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
         self.count("prune")?;
         let pruned = self.store.prune(retention, limit).await?;

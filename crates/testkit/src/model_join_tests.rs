@@ -85,7 +85,8 @@ impl Store for Doctored {
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>> {
         let mut claimed = self.inner.claim(request).await?;
         if self.bug == Bug::LetsThemWait {
-            claimed.iter_mut().for_each(|message| message.failing_since = None);
+            let waits = claimed.iter_mut().filter(|message| message.topic.as_str() == "wait");
+            waits.for_each(|message| message.failing_since = None);
         }
         Ok(claimed)
     }
@@ -114,6 +115,9 @@ impl Store for Doctored {
     }
     async fn park(&self, limit: u32) -> Result<u64> {
         self.inner.park(limit).await
+    }
+    async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64> {
+        self.inner.hasten(topics, limit).await
     }
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
         let pruned = self.inner.prune(retention, limit).await?;
@@ -163,7 +167,7 @@ impl Doctored {
                     && record.last_error.as_deref().unwrap_or(LATER).ends_with(LATER)
             });
             if let (Outcome::Defer { delay }, true) = (&settlement.outcome, waits) {
-                let (delay, failure) = (*delay, Failure::new(FailureClass::Infrastructure, LATER));
+                let (delay, failure) = (*delay, Failure::new(FailureClass::Unroutable, LATER));
                 settlement.outcome = Outcome::Abandon { delay, failure, max_attempts: 1, max_age: None };
             }
         }
@@ -278,7 +282,15 @@ impl Transactions for Doctored {
 #[async_trait]
 impl StoreAdmin for Doctored {
     async fn stats(&self) -> Result<Stats> {
-        self.inner.stats().await
+        let mut stats = self.inner.stats().await?;
+        if self.bug == Bug::LetsThemWait {
+            let records = crate::store_suite::records(&self.inner).await;
+            let is_later =
+                |record: &&Record| record.last_error.as_ref().is_some_and(|text| text.ends_with(LATER));
+            let later = records.iter().filter(is_later).filter(|record| record.state == State::Ready);
+            stats.failing.value = stats.failing.value.saturating_sub(later.count() as u64);
+        }
+        Ok(stats)
     }
     async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: u32) -> Result<Listing> {
         let mut listing = self.inner.list(filter, after, limit).await?;

@@ -378,6 +378,10 @@ impl Store for Remote {
         self.reached(self.store.park(limit)).await
     }
 
+    async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64> {
+        self.reached(self.store.hasten(topics, limit)).await
+    }
+
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
         self.reached(self.store.prune(retention, limit)).await
     }

@@ -24,6 +24,7 @@ pub mod lease;
 pub mod order;
 pub mod pause;
 pub mod publish;
+pub mod receivers;
 pub mod retry;
 pub mod route;
 pub mod secrecy;
@@ -98,6 +99,7 @@ macro_rules! runtime_suite {
                 only_what_can_start_is_hot,
                 duplicates_are_delivered_once,
                 a_crash_leaves_the_lease,
+                a_dropped_commit_strands_nothing,
                 one_run_at_a_time;
             housekeeping:
                 one_turn_for_all,
@@ -178,6 +180,21 @@ macro_rules! runtime_suite {
                 scheduled_messages_come_on_time,
                 known_due_times_are_kept,
                 publishing_needs_no_handlers;
+            receivers:
+                a_healthy_sink_does_not_wait,
+                slow_five_thousand_to_one_of_two,
+                a_sink_that_comes_and_goes,
+                an_outage_outlives_its_process,
+                handlers_do_not_wait_for_each_other,
+                each_has_its_own_attempts,
+                each_keeps_its_own_time,
+                a_requeue_is_for_those_that_gave_up,
+                one_that_hangs,
+                one_that_blocks_its_thread,
+                a_late_sink_is_an_outage,
+                a_timeout_before_the_deadline_is_refused,
+                an_outage_alerts,
+                an_idle_sink_is_probed;
             retry:
                 attempts_grow_until_it_is_dead,
                 the_default_policy,

@@ -330,7 +330,9 @@ macro_rules! store_suite {
                 a_charged_failure_breaks_it,
                 an_outage_may_last_so_long,
                 the_age_given_decides,
-                a_requeue_breaks_it;
+                a_requeue_breaks_it,
+                the_end_of_an_outage_makes_it_due,
+                made_due_it_keeps_its_place;
             park:
                 a_parked_message_expires,
                 waiting_messages_are_set_aside,
@@ -403,7 +405,8 @@ macro_rules! store_suite {
             stats:
                 nothing_to_count,
                 small_numbers_are_exact,
-                the_oldest_is_ready_and_due;
+                the_oldest_is_ready_and_due,
+                what_fails_without_charge_is_counted;
             transaction:
                 commit_decides,
                 rollback_leaves_nothing,

@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::human::{away, now, number, printable, printable_lines};
 use crate::output::{Output, Table};
 use crate::target::Target;
-use crate::view::{HistoryView, MessageView};
+use crate::view::{HistoryView, MessageView, ReceiverView};
 
 /// Show one message, and what operators did to it
 #[derive(Debug, clap::Args)]
@@ -65,7 +65,12 @@ fn facts(record: &Record, view: &MessageView) -> String {
     });
     let priority = (message.priority != 0).then(|| message.priority.to_string());
     let losses = (message.lease_losses > 0).then(|| number(message.lease_losses));
-    let handled = (!message.handled.is_empty()).then(|| message.handled.join(", "));
+    let receivers =
+        message.receivers().into_iter().map(ReceiverView::from).map(|receiver| match receiver.error {
+            Some(error) => format!("{} {}: {error}", receiver.name, receiver.state),
+            None => format!("{} {}", receiver.name, receiver.state),
+        });
+    let receivers = Some(receivers.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty());
     let size = format!("{} bytes, {}", number(message.payload.len()), message.content_type);
     let facts = [
         ("id", Some(view.id.clone())),
@@ -86,7 +91,7 @@ fn facts(record: &Record, view: &MessageView) -> String {
         ("worker", view.worker.clone()),
         ("ended", view.done_at.clone()),
         ("delivered by", view.done_by.clone()),
-        ("handled by", handled),
+        ("receivers", receivers),
         ("correlation id", view.correlation_id.clone()),
         (
             "aggregate",

@@ -67,9 +67,15 @@ impl Glance {
 
     /// How long the oldest one has been waiting; a sentence if none is.
     pub(super) fn oldest(&self) -> String {
-        match self.stats.oldest_ready {
+        let oldest = match self.stats.oldest_ready {
             Some(age) => format!("oldest waits {}", duration(age)),
             None => "nothing waits".to_owned(),
+        };
+        match self.stats.oldest_failing {
+            Some(age) => {
+                format!("{oldest}, {} failing for up to {}", count(self.stats.failing), duration(age))
+            }
+            None => oldest,
         }
     }
 

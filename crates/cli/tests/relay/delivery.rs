@@ -270,6 +270,7 @@ async fn a_second_signal_ends_at_once() {
     let mut relay = scene.start().await;
     let (_stream, _) =
         tokio::time::timeout(crate::support::PATIENCE, silent.accept()).await.unwrap().unwrap();
+    eventually("the message is under way", async || base.leased().await == 1).await;
     relay.signal("TERM");
     eventually("it begins to end", async || relay.has("the relay ends")).await;
     relay.signal("TERM");

@@ -293,6 +293,10 @@ impl Base {
         self.store.stats().await.unwrap().done.value
     }
 
+    pub async fn leased(&self) -> u64 {
+        self.store.stats().await.unwrap().leased.value
+    }
+
     pub async fn is_done(&self, count: usize) {
         eventually(&format!("{count} messages are done"), async || self.done().await == count as u64).await;
         let stats = self.store.stats().await.unwrap();

@@ -1,26 +1,34 @@
-//! One message through its handlers: in their order, only those that are not done yet; and what is decided then.
+//! One message through its receivers: which are called, and what is decided when they have answered.
 //!
-//! All code of users runs here, in the delivery's own task and with panics caught: ciphers, handlers and retry policies. So
-//! does all work that grows with the size of a message. Nothing here talks to the store.
+//! Handlers are called one after the other, in their order; sinks get the message at the same time. None of them waits for
+//! another one's success. All code of users runs here, in the delivery's own task and with panics caught: ciphers, handlers
+//! and retry policies. So does all work that grows with the size of a message. Nothing here talks to the store.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use tracing::{Instrument as _, error, info, info_span};
+use tokio::time::Instant;
+use tracing::{Instrument as _, debug, error, info, info_span};
 
 use super::call::caught;
 use super::held::Why;
-use super::progress::Progress;
+use super::progress::{Call, Progress};
 use super::settler::dies;
+use super::together::{self, Delay, Fate, Judgement};
 use super::verdict::{self, Ended};
-use crate::handler::{Arrival, HandlerError, HandlerResult};
+use crate::handler::{Answer, Arrival, HandlerError};
 use crate::message::Message;
 use crate::metrics::{self, count_failure};
 use crate::outbox::Home;
 use crate::outcome::Outcome;
+use crate::receiver::{Receiver, ReceiverState};
+use crate::registry::Registered;
 use crate::trace::TraceContext;
 
-/// A message on its way to its handlers.
+/// A message on its way to its receivers.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) message: Arc<Message>,
@@ -33,39 +41,70 @@ pub(super) struct Delivery {
 #[derive(Debug)]
 pub(super) struct Decision {
     pub(super) outcome: Outcome,
-    /// The handlers that are done, if that has changed.
+    /// How far its receivers have come, if that has changed.
     pub(super) handled: Option<Vec<String>>,
 }
 
-impl Decision {
-    /// This outcome for a message whose delivery came this far.
-    pub(super) fn new(outcome: Outcome, message: &Message, progress: &Progress) -> Self {
-        Self { outcome, handled: Some(progress.names()).filter(|names| *names != message.handled) }
-    }
+/// Why receivers have not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    TimedOut,
+    /// The shutdown, or a lease that may be lost.
+    Released,
+    /// One of them blocks the thread.
+    Stuck,
 }
 
+/// A receiver to call.
+struct Pending {
+    receiver: Arc<Registered>,
+    /// The attempts that it has used up.
+    attempts: u32,
+}
+
+type Calling<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 impl Delivery {
-    /// Calls the handlers, and decides by their answers.
+    /// Calls the receivers, and decides by their answers.
     pub(super) async fn run(self) -> Decision {
-        let (message, answer) = match self.open().await {
-            Ok(message) => (Arc::clone(&message), self.call_handlers(message).await),
-            Err(error) => (Arc::clone(&self.message), Err(error)),
+        let message = match self.open().await {
+            Ok(message) => message,
+            Err(error) => return self.cannot_open(error),
         };
-        let ended = match (answer, self.progress.why_cancelled()) {
-            (Ok(()), _) => Ended::Answered(Ok(())),
-            (answer, None) => Ended::Answered(answer),
-            (_, Some(Why::TimedOut)) => Ended::TimedOut(self.timeout),
-            (_, Some(Why::ShutDown | Why::Lost)) => Ended::ShutDown,
+        let started = Instant::now();
+        self.call_receivers(&message).await;
+        let cut = match self.progress.why_cancelled() {
+            Some(Why::TimedOut) => Cut::TimedOut,
+            Some(Why::ShutDown | Why::Lost) | None => Cut::Released,
         };
-        self.decide(&message, ended)
+        self.decide(&message, cut, started.elapsed())
     }
 
-    /// Decides about a delivery that was dropped because it took too long.
+    /// Decides about a delivery that was dropped because it timed out.
     pub(super) fn timed_out(self) -> Decision {
-        self.decide(&self.message, Ended::TimedOut(self.timeout))
+        self.decide(&self.message, Cut::TimedOut, self.timeout)
     }
 
-    /// Decrypts the message for its handlers.
+    /// Decides about a delivery that was dropped although it has not timed out. Calls no code of users.
+    pub(super) fn released(self) -> Decision {
+        self.decide(&self.message, Cut::Released, Duration::ZERO)
+    }
+
+    /// Decides about a delivery that blocks its thread. Calls no code of users.
+    pub(super) fn stuck(self) -> Decision {
+        self.decide(&self.message, Cut::Stuck, self.timeout)
+    }
+
+    /// Decides about a delivery that ended without a decision. Calls no code of users.
+    pub(super) fn unexplained(self) -> Decision {
+        let outcome = verdict::unexplained(&self.message, self.home.plan());
+        let called = self.progress.called();
+        let name = called.last().map_or("", |call| call.receiver.name.as_str());
+        self.log_failure(&self.message, name, self.message.attempts, &outcome, false);
+        self.decided(&self.message, outcome, None)
+    }
+
+    /// Decrypts the message for its receivers.
     async fn open(&self) -> Result<Arc<Message>, HandlerError> {
         let opened = caught(async { self.home.plan().open(&self.message) }).await;
         match opened {
@@ -75,9 +114,15 @@ impl Delivery {
         }
     }
 
-    /// Calls the handlers, one after the other, until one is not done.
-    async fn call_handlers(&self, message: Arc<Message>) -> HandlerResult {
-        let context = TraceContext::of(&message).child();
+    fn cannot_open(&self, error: HandlerError) -> Decision {
+        let attempts = self.message.attempts;
+        let outcome = self.judge(&self.message, "", attempts, Ended::Answered(Err(error))).outcome;
+        self.decided(&self.message, outcome, None)
+    }
+
+    /// Calls all receivers that are due.
+    async fn call_receivers(&self, message: &Arc<Message>) {
+        let context = TraceContext::of(message).child();
         let span = info_span!(
             "deliver",
             message_id = %message.id,
@@ -87,68 +132,219 @@ impl Delivery {
             span_id = %context.span_hex(),
             store = %self.home.name(),
         );
-        let plan = self.home.plan();
-        let handlers = plan.registry.of(message.topic.as_str());
-        let has_many = handlers.len() > 1;
-        let progress = &self.progress;
-        let arrival = Arrival {
-            message,
-            states: Arc::clone(&plan.states),
-            progress: Arc::clone(progress),
-            home: Arc::clone(&self.home),
-        };
+        let pending = self.pending(message);
         let calls = async {
-            for handler in handlers {
-                if progress.is_done(&handler) {
-                    continue;
-                }
-                if progress.is_cancelled() {
-                    // Nothing more begins. The reason decides what follows.
-                    return Err(HandlerError::defer(Duration::ZERO));
-                }
-                // A target of its own: services with thousands of messages a second can leave it out, and keep the span.
-                info!(target: "posthaste_core::delivery", handler = %handler.name, "handler called");
-                progress.calls(&handler);
-                // Inside the future, so that a panic in making the handler's own is caught, too.
-                caught(async { handler.call(&arrival).await })
-                    .await
-                    .unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic)))?;
-                // With one handler, the ack says it all.
-                if has_many {
-                    progress.done(&handler);
-                }
+            if let [only] = &pending[..] {
+                return self.call(message, only).await;
             }
-            Ok(())
+            let (sinks, handlers): (Vec<_>, Vec<_>) =
+                pending.iter().partition(|pending| pending.receiver.is_sink());
+            let one_by_one = async {
+                for handler in handlers {
+                    self.call(message, handler).await;
+                }
+            };
+            let at_once = sinks.into_iter().map(|sink| Box::pin(self.call(message, sink)) as Calling<'_>);
+            let calls: Vec<Calling<'_>> =
+                std::iter::once(Box::pin(one_by_one) as Calling<'_>).chain(at_once).collect();
+            all(calls).await;
         };
-        context.scope(calls.instrument(span)).await
+        context.scope(calls.instrument(span)).await;
     }
 
-    /// Decides what becomes of the message.
-    fn decide(&self, message: &Message, ended: Ended) -> Decision {
+    /// The receivers that get the message in this delivery.
+    fn pending(&self, message: &Message) -> Vec<Pending> {
+        let known = message.receivers();
+        let receivers = self.home.plan().registry.of(message.topic.as_str());
+        let due = receivers.into_iter().filter_map(|receiver| {
+            match together::standing(message, &known, &receiver.name) {
+                ReceiverState::Waiting { attempts, delay: Duration::ZERO } => {
+                    Some(Pending { receiver, attempts })
+                }
+                _ => None,
+            }
+        });
+        due.collect()
+    }
+
+    /// Calls one receiver, unless the delivery is to stop.
+    async fn call(&self, message: &Arc<Message>, pending: &Pending) {
+        let Pending { receiver, attempts } = pending;
+        if self.progress.is_cancelled() {
+            return;
+        }
+        let arrival = self.arrival(message, *attempts);
+        // A target of its own: services with thousands of messages a second can leave it out, and keep the span.
+        info!(target: "posthaste_core::delivery", handler = %receiver.name, "handler called");
+        self.progress.calls(receiver);
+        // Inside the future, so that a panic in making the handler's own is caught, too.
+        let answer = caught(async { receiver.call(&arrival).await })
+            .await
+            .unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic)));
+        // A receiver that was told to stop may answer anything: the reason for stopping decides.
+        if answer.is_ok() || !self.progress.is_cancelled() {
+            let judgement = self.judge(message, &receiver.name, *attempts, Ended::Answered(answer));
+            self.progress.answered(receiver, judgement);
+        }
+    }
+
+    /// What a receiver is given: the message with the attempts of its own.
+    fn arrival(&self, message: &Arc<Message>, attempts: u32) -> Arrival {
+        let message = if message.attempts == attempts {
+            Arc::clone(message)
+        } else {
+            Arc::new(Message { attempts, ..Message::clone(message) })
+        };
+        Arrival {
+            message,
+            states: Arc::clone(&self.home.plan().states),
+            progress: Arc::clone(&self.progress),
+            home: Arc::clone(&self.home),
+        }
+    }
+
+    /// Decides what becomes of a message for one receiver. This asks its retry policy, which is the user's.
+    fn judge(&self, message: &Message, name: &str, attempts: u32, ended: Ended) -> Judgement {
+        let is_down = matches!(&ended, Ended::Answered(Err(HandlerError(Answer::Down { .. }))));
         let plan = self.home.plan();
         let rules = plan.rules_of(message.topic.as_str());
-        let outcome = verdict::outcome(message, ended, rules, &plan.settings, fastrand::f64());
-        log_failure(&*self.home, message, &self.progress, &outcome);
-        Decision::new(outcome, message, &self.progress)
+        let outcome = verdict::outcome(message, attempts, ended, rules, &plan.settings, fastrand::f64());
+        self.log_failure(message, name, attempts, &outcome, is_down);
+        Judgement { outcome, attempts, is_down }
+    }
+
+    /// Decides what becomes of the message, by what its receivers have answered, and by why others have not.
+    fn decide(&self, message: &Message, cut: Cut, elapsed: Duration) -> Decision {
+        let receivers = self.home.plan().registry.of(message.topic.as_str());
+        let called = self.progress.called();
+        if let [only] = &receivers[..]
+            && message.handled.is_empty()
+        {
+            let outcome = self.decide_alone(message, only, called, cut);
+            return self.decided(message, outcome, None);
+        }
+        let known = message.receivers();
+        let mut is_released = false;
+        let mut fates = Vec::with_capacity(receivers.len());
+        for receiver in &receivers {
+            let call = called.iter().find(|call| Arc::ptr_eq(&call.receiver, receiver));
+            let is_answered = call.is_some_and(|call| call.judgement.is_some());
+            let fate = match together::standing(message, &known, &receiver.name) {
+                ReceiverState::Done => Fate::Done,
+                ReceiverState::GaveUp { attempts, failure } => {
+                    Fate::GaveUp { attempts, failure, is_new: false }
+                }
+                ReceiverState::Waiting { attempts, delay } if !delay.is_zero() => {
+                    Fate::Again { attempts, delay: Delay::For(delay.saturating_sub(elapsed)), failure: None }
+                }
+                ReceiverState::Waiting { attempts, .. } => {
+                    is_released |= cut == Cut::Released && !is_answered;
+                    self.fate(message, receiver, attempts, call, cut)
+                }
+            };
+            fates.push((receiver.name.clone(), fate));
+        }
+        self.decide_together(message, &known, &fates, is_released)
+    }
+
+    fn decide_alone(&self, message: &Message, only: &Registered, called: Vec<Call>, cut: Cut) -> Outcome {
+        let judgement = called.into_iter().next().and_then(|call| call.judgement);
+        let ended = match (judgement, cut) {
+            (Some(judgement), _) => return judgement.outcome,
+            (None, Cut::Released) => Ended::ShutDown,
+            (None, Cut::TimedOut) => self.ended_late(only),
+            (None, Cut::Stuck) => {
+                let outcome = verdict::stuck(self.timeout);
+                self.log_failure(message, &only.name, message.attempts, &outcome, false);
+                return outcome;
+            }
+        };
+        self.judge(message, &only.name, message.attempts, ended).outcome
+    }
+
+    /// The fate of one of several receivers that was due.
+    fn fate(
+        &self,
+        message: &Message,
+        receiver: &Registered,
+        attempts: u32,
+        call: Option<&Call>,
+        cut: Cut,
+    ) -> Fate {
+        // What has not begun is not to blame: it begins at once in the next delivery, without those that are.
+        let at_once = Fate::Again { attempts, delay: Delay::For(Duration::ZERO), failure: None };
+        let Some(call) = call else { return at_once };
+        match (&call.judgement, cut) {
+            (Some(judgement), _) => Fate::judged(judgement.clone()),
+            (None, Cut::Released) => at_once,
+            (None, Cut::TimedOut) => {
+                Fate::judged(self.judge(message, &receiver.name, attempts, self.ended_late(receiver)))
+            }
+            // Sinks do their work elsewhere; they cannot be the one that blocks this task.
+            (None, Cut::Stuck) if receiver.is_sink() => at_once,
+            (None, Cut::Stuck) => {
+                let outcome = verdict::stuck(self.timeout);
+                self.log_failure(message, &receiver.name, attempts, &outcome, false);
+                Fate::judged(Judgement { outcome, attempts, is_down: false })
+            }
+        }
+    }
+
+    fn ended_late(&self, receiver: &Registered) -> Ended {
+        Ended::TimedOut { after: self.timeout, is_outage: receiver.is_outage_if_late() }
+    }
+
+    fn decide_together(
+        &self,
+        message: &Message,
+        known: &[Receiver],
+        fates: &[(String, Fate)],
+        is_released: bool,
+    ) -> Decision {
+        let (mut outcome, lines) = together::combine(known, fates, fastrand::f64());
+        if is_released {
+            outcome = Outcome::Release;
+        }
+        self.decided(message, outcome, Some(lines).filter(|lines| *lines != message.handled))
+    }
+
+    fn decided(&self, message: &Message, outcome: Outcome, handled: Option<Vec<String>>) -> Decision {
+        self.log_death(message, &outcome);
+        Decision { outcome, handled }
+    }
+
+    /// Logs and counts the failure of one receiver, if it is one. A sink that is down has said so itself, once.
+    fn log_failure(&self, message: &Message, handler: &str, attempts: u32, outcome: &Outcome, is_down: bool) {
+        let Some(failure) = outcome.failure() else { return };
+        let (topic, class, text) = (message.topic.as_str(), failure.class(), failure.text());
+        let (attempt, again_after) = (attempts.saturating_add(1), outcome.delay());
+        count_failure(metrics::FAILED, self.home.name(), topic, class);
+        if is_down {
+            debug!(message_id = %message.id, topic, handler, store = %self.home.name(), "message waits for its sink");
+            return;
+        }
+        error!(
+            message_id = %message.id, topic, handler, attempt, class = %class, error = text, ?again_after,
+            store = %self.home.name(), "a handler failed"
+        );
+    }
+
+    /// Logs the death of a message, if this outcome is one.
+    fn log_death(&self, message: &Message, outcome: &Outcome) {
+        let Some(failure) = outcome.failure().filter(|_| dies(message, outcome)) else { return };
+        let attempt = message.attempts.saturating_add(1);
+        error!(
+            message_id = %message.id, topic = %message.topic, attempt, class = %failure.class(), error = failure.text(),
+            store = %self.home.name(), "a message is dead"
+        );
     }
 }
 
-/// Logs and counts the failure of a delivery, if it is one.
-pub(super) fn log_failure(home: &dyn Home, message: &Message, progress: &Progress, outcome: &Outcome) {
-    let Some(failure) = outcome.failure() else { return };
-    let (topic, class, text) = (message.topic.as_str(), failure.class(), failure.text());
-    let attempt = message.attempts.saturating_add(1);
-    let handler = progress.last().unwrap_or_default();
-    let again_after = outcome.delay();
-    error!(
-        message_id = %message.id, topic, handler, attempt, class = %class, error = text, ?again_after,
-        store = %home.name(), "a handler failed"
-    );
-    count_failure(metrics::FAILED, home.name(), topic, class);
-    if dies(message, outcome) {
-        error!(
-            message_id = %message.id, topic, handler, attempt, class = %class, error = text, store = %home.name(),
-            "a message is dead"
-        );
-    }
+/// Runs all of these to their end, at the same time.
+async fn all(mut calls: Vec<Calling<'_>>) {
+    poll_fn(|context| {
+        calls.retain_mut(|call| call.as_mut().poll(context).is_pending());
+        if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }

@@ -10,13 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::deliver::{Decision, Delivery, log_failure};
+use super::deliver::{Decision, Delivery};
 use super::ends::{End, Ending, Ends};
 use super::held::{Awaits, Held, Holding, Phase, Running, Stage, Why, runs_alone};
 use super::progress::Progress;
 use super::queue::Queue;
 use super::runners::{Runners, Start};
-use super::verdict;
 use crate::commons::Wish;
 use crate::id::Lease;
 use crate::message::Message;
@@ -208,7 +207,7 @@ impl Executor {
             self.alone_until = Some(now + self.home.plan().settings.lease);
         }
         let timeout = self.home.plan().rules_of(message.topic.as_str()).timeout;
-        let progress = Progress::new(&message.handled);
+        let progress = Progress::new();
         let delivery = Delivery {
             message: Arc::clone(message),
             progress: Arc::clone(&progress),
@@ -253,12 +252,10 @@ impl Executor {
             }
             // A lease that was only feared to be lost: other workers may have the message at once.
             (None, Phase::Cancelled(_) | Phase::Dropped(_)) => {
-                Some(Decision::new(Outcome::Release, message, &running.progress))
+                Some(delivery(&self.home, message, running).released())
             }
             (None, Phase::Working | Phase::Judged) => {
-                let outcome = verdict::unexplained(message, self.home.plan());
-                log_failure(&*self.home, message, &running.progress, &outcome);
-                Some(Decision::new(outcome, message, &running.progress))
+                Some(delivery(&self.home, message, running).unexplained())
             }
         };
         self.home.share().ended();
@@ -271,12 +268,7 @@ impl Executor {
         let Some((message, running)) = held.running(lease) else { return };
         running.phase = Phase::Judged;
         running.deadline = Instant::now() + running.timeout;
-        let delivery = Delivery {
-            message: Arc::clone(message),
-            progress: Arc::clone(&running.progress),
-            home: Arc::clone(&self.home),
-            timeout: running.timeout,
-        };
+        let delivery = delivery(&self.home, message, running);
         let (ending, deadline) = (Ending::new(&self.ends, lease), running.deadline);
         let progress = Arc::clone(&running.progress);
         tokio::spawn(async move { ending.decided(progress.polled(|| delivery.timed_out())) });
@@ -354,13 +346,9 @@ impl Executor {
         let decision = match running.phase {
             _ if running.is_lost => None,
             Phase::Cancelled(Why::ShutDown | Why::Lost) | Phase::Dropped(Why::ShutDown | Why::Lost) => {
-                Some(Decision::new(Outcome::Release, message, &running.progress))
+                Some(delivery(&self.home, message, running).released())
             }
-            _ => {
-                let outcome = verdict::stuck(running.timeout);
-                log_failure(&*self.home, message, &running.progress, &outcome);
-                Some(Decision::new(outcome, message, &running.progress))
-            }
+            _ => Some(delivery(&self.home, message, running).stuck()),
         };
         Some(Over { lease, decision })
     }
@@ -403,6 +391,16 @@ impl Executor {
         let clearing = self.clearing_since.map(|since| since + length).filter(|until| *until > now);
         let alone = self.alone_until.filter(|until| *until > now);
         [clearing, alone, self.next_deadline, self.runners.next_look()].into_iter().flatten().min()
+    }
+}
+
+/// The delivery that is, or was, under way.
+fn delivery(home: &Arc<dyn Home>, message: &Arc<Message>, running: &Running) -> Delivery {
+    Delivery {
+        message: Arc::clone(message),
+        progress: Arc::clone(&running.progress),
+        home: Arc::clone(home),
+        timeout: running.timeout,
     }
 }
 

@@ -1,7 +1,7 @@
-//! What a delivery under way shares with the dispatcher: how far it has come, whether it is to stop, and the task that it is, if it
-//! is one.
+//! What a delivery under way shares with the dispatcher: how far each receiver has come, whether it is to stop, and the task
+//! that it is, if it is one.
 //!
-//! Nothing here waits, but for whoever asks to be told when to stop.
+//! Nothing here waits, except for the signal to stop.
 
 use std::fmt;
 use std::pin::pin;
@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::held::Why;
+use super::together::Judgement;
 use super::wake;
 use crate::registry::Registered;
 
@@ -31,45 +32,45 @@ const POLLED: u8 = 2;
 
 #[derive(Default)]
 struct Way {
-    /// The handlers that are done.
-    done: Vec<String>,
-    /// The one that was called last.
-    last: Option<Arc<Registered>>,
+    /// The receivers that were called, in this order.
+    calls: Vec<Call>,
     why_cancelled: Option<Why>,
     dropped: bool,
     task: Option<AbortHandle>,
 }
 
+/// A receiver that was called, and what was decided when it answered.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub(super) receiver: Arc<Registered>,
+    pub(super) judgement: Option<Judgement>,
+}
+
 impl Progress {
-    pub(crate) fn new(handled: &[String]) -> Arc<Self> {
-        let way = Way { done: handled.to_vec(), ..Way::default() };
-        Arc::new(Self { way: Mutex::new(way), ..Self::default() })
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
     }
 
     fn way(&self) -> MutexGuard<'_, Way> {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn is_done(&self, handler: &Registered) -> bool {
-        self.way().done.contains(&handler.name)
+    /// A receiver is called.
+    pub(super) fn calls(&self, receiver: &Arc<Registered>) {
+        self.way().calls.push(Call { receiver: Arc::clone(receiver), judgement: None });
     }
 
-    pub(super) fn calls(&self, handler: &Arc<Registered>) {
-        self.way().last = Some(Arc::clone(handler));
+    /// A receiver has answered.
+    pub(super) fn answered(&self, receiver: &Arc<Registered>, judgement: Judgement) {
+        let mut way = self.way();
+        if let Some(call) = way.calls.iter_mut().find(|call| Arc::ptr_eq(&call.receiver, receiver)) {
+            call.judgement = Some(judgement);
+        }
     }
 
-    pub(super) fn done(&self, handler: &Registered) {
-        self.way().done.push(handler.name.clone());
-    }
-
-    /// The names of the handlers that are done.
-    pub(super) fn names(&self) -> Vec<String> {
-        self.way().done.clone()
-    }
-
-    /// The name of the handler that was called last.
-    pub(super) fn last(&self) -> Option<String> {
-        self.way().last.as_ref().map(|handler| handler.name.clone())
+    /// The receivers that were called so far.
+    pub(super) fn called(&self) -> Vec<Call> {
+        self.way().calls.clone()
     }
 
     /// Asks it to stop. The first reason counts.
@@ -90,7 +91,7 @@ impl Progress {
     /// Resolves when it is to stop.
     pub(crate) async fn cancelled(&self) {
         let mut rung = pin!(self.bell.notified());
-        // Who waits is registered before the look: what is said between the two is heard.
+        // Registered before the look, so that no signal between the two is lost.
         rung.as_mut().enable();
         if !self.is_cancelled() {
             rung.await;
@@ -150,10 +151,10 @@ impl fmt::Debug for Progress {
 mod tests {
     use super::*;
 
-    /// Whoever waits is told, and so is whoever asks later.
+    /// A task that waits is told, and so is one that asks later.
     #[tokio::test]
     async fn everybody_is_told_to_stop() {
-        let progress = Progress::new(&[]);
+        let progress = Progress::new();
         let waiting = tokio::spawn({
             let progress = Arc::clone(&progress);
             async move { progress.cancelled().await }

@@ -211,7 +211,7 @@ mod tests {
                 let new = NewMessage::bytes("topic", "x").build().unwrap();
                 let lease = Lease { item: WorkItemId::new(item), epoch: 1 };
                 let message = Arc::new(new.leased(lease, SystemTime::UNIX_EPOCH));
-                let progress = Progress::new(&[]);
+                let progress = Progress::new();
                 all.push(Arc::clone(&progress));
                 let home = Arc::clone(&self.home);
                 let delivery = Delivery { message, progress, home, timeout: Duration::from_secs(60) };

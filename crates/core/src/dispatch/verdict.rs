@@ -16,8 +16,12 @@ use crate::settings::{Settings, show_duration};
 pub(crate) enum Ended {
     /// The handlers answered.
     Answered(HandlerResult),
-    /// They were dropped because their time was over.
-    TimedOut(Duration),
+    /// They were dropped because they timed out.
+    TimedOut {
+        after: Duration,
+        /// Whether they stand for something that others need, too: a sink, a database. Then it is an outage.
+        is_outage: bool,
+    },
     /// They were dropped, or stopped, because the outbox shuts down.
     ShutDown,
 }
@@ -30,9 +34,10 @@ pub(crate) struct Rules {
     pub(crate) timeout: Duration,
 }
 
-/// The outcome for a message whose delivery ended so.
+/// The outcome for a message, or for one of its receivers, whose delivery ended so after this many failed attempts.
 pub(crate) fn outcome(
     message: &Message,
+    attempts: u32,
     ended: Ended,
     rules: &Rules,
     settings: &Settings,
@@ -42,35 +47,35 @@ pub(crate) fn outcome(
         Ended::Answered(Ok(())) => return Outcome::Ack,
         Ended::ShutDown => return Outcome::Release,
         Ended::Answered(Err(HandlerError(answer))) => answer,
-        Ended::TimedOut(after) => {
+        Ended::TimedOut { after, is_outage } => {
             let text = format!("the handler took longer than {}", show_duration(after));
-            Answer::Retry { failure: Failure::business(text), after: None }
+            let class = if is_outage { FailureClass::Infrastructure } else { FailureClass::Business };
+            Answer::Retry { failure: Failure::new(class, text), after: None }
         }
     };
-    match answer {
-        Answer::Defer(delay) => Outcome::Defer { delay },
-        Answer::Dead(failure) => Outcome::Fail { failure: redacted(&failure, message) },
-        Answer::Retry { failure, after } => {
-            let (policy_delay, max_age) = match failure.class() {
-                FailureClass::Infrastructure => {
-                    // What waits for a join may wait for days, and meet more than one outage in that time: being deferred
-                    // between them does not break the row of failures, so the limit would end the second one at once.
-                    let limit =
-                        settings.outage_limit.filter(|_| message.topic.as_str() != settings.join_wait_topic);
-                    (outage_delay(message, rules, random), limit)
-                }
-                FailureClass::Unroutable => {
-                    (settings.unroutable_delay.mul_f64(0.5 + random), settings.unroutable_limit)
-                }
-                _ => (delay_of(&*rules.retry, message.attempts.saturating_add(1), random), None),
-            };
-            Outcome::Abandon {
-                delay: after.unwrap_or(policy_delay),
-                failure: redacted(&failure, message),
-                max_attempts: rules.max_attempts,
-                max_age,
-            }
+    let (failure, after) = match answer {
+        Answer::Defer(delay) => return Outcome::Defer { delay },
+        Answer::Dead(failure) => return Outcome::Fail { failure: redacted(&failure, message) },
+        Answer::Retry { failure, after } => (failure, after),
+        Answer::Down { failure, pause } => (failure, Some(pause)),
+    };
+    let (policy_delay, max_age) = match failure.class() {
+        FailureClass::Infrastructure => {
+            // What waits for a join may wait for days, and meet more than one outage in that time: being deferred between
+            // them does not break the row of failures, so the limit would end the second one at once.
+            let limit = settings.outage_limit.filter(|_| message.topic.as_str() != settings.join_wait_topic);
+            (outage_delay(message, rules, random), limit)
         }
+        FailureClass::Unroutable => {
+            (settings.unroutable_delay.mul_f64(0.5 + random), settings.unroutable_limit)
+        }
+        _ => (delay_of(&*rules.retry, attempts.saturating_add(1), random), None),
+    };
+    Outcome::Abandon {
+        delay: after.unwrap_or(policy_delay),
+        failure: redacted(&failure, message),
+        max_attempts: rules.max_attempts,
+        max_age,
     }
 }
 

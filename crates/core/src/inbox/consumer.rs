@@ -293,19 +293,21 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Consumer<S, H> {
     }
 
     fn failed(&self, message: &Received, tries: Tries, answer: Answer) -> Disposal {
+        let again = |failure: Failure, after: Option<Duration>| {
+            let charged = failure.class().costs_attempt();
+            let last = charged && tries.charged.saturating_add(1) >= self.max_attempts;
+            let attempt = if charged { tries.charged } else { tries.free }.saturating_add(1);
+            let delay = after.unwrap_or_else(|| delay_of(&*self.retry, attempt, fastrand::f64()));
+            (failure, (!last).then_some((delay, charged)))
+        };
         let (failure, delay) = match answer {
             Answer::Defer(after) => {
                 debug!(?after, "deferred");
                 return Disposal::Again { after, charged: false };
             }
             Answer::Dead(failure) => (failure, None),
-            Answer::Retry { failure, after } => {
-                let charged = failure.class().costs_attempt();
-                let last = charged && tries.charged.saturating_add(1) >= self.max_attempts;
-                let attempt = if charged { tries.charged } else { tries.free }.saturating_add(1);
-                let delay = after.unwrap_or_else(|| delay_of(&*self.retry, attempt, fastrand::f64()));
-                (failure, (!last).then_some((delay, charged)))
-            }
+            Answer::Retry { failure, after } => again(failure, after),
+            Answer::Down { failure, pause } => again(failure, Some(pause)),
         };
         let failure = failure.map_text(|text| redact_received(text, message));
         let class = failure.class();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Inner, Outbox, Plan};
+use super::{Home as _, Inner, Outbox, Plan};
 use crate::commons::Share;
 use crate::dispatch::verdict::Rules;
 use crate::encryption::Cipher;
@@ -14,7 +14,7 @@ use crate::order::OrderPolicy;
 use crate::registry::Registration;
 use crate::retry::{ExponentialBackoff, RetryPolicy};
 use crate::schedule::Schedule;
-use crate::settings::Settings;
+use crate::settings::{Settings, show_duration};
 use crate::sink::Guarded;
 use crate::store::Store;
 use crate::topic::Topics;
@@ -309,6 +309,9 @@ impl<S> OutboxBuilder<S> {
         let mut registration = self.registration;
         for (topic, sink) in &self.sinks {
             registration.add_sink(topic, sink, settings.lease)?;
+            let timeouts = rules_by_topic.iter().filter(|(topics, _)| topics.meets(topic));
+            let shortest = timeouts.map(|(_, own)| own.timeout).chain([rules.timeout]).min();
+            check_timeout(sink, settings.lease, shortest.unwrap_or(rules.timeout))?;
         }
         if !registration.is_empty() {
             registration.reserve(&settings.join_wait_topic)?;
@@ -333,6 +336,20 @@ impl<S> OutboxBuilder<S> {
     }
 }
 
+/// Refuses a time-out that would cut off a sink before the sink's own deadline: an outage would look like a handler's failure.
+fn check_timeout(sink: &Guarded, lease: Duration, timeout: Duration) -> Result<()> {
+    let deadline = sink.patience(lease);
+    if timeout > deadline {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Configuration,
+        format!("a handler's time-out is {}, and the deadline of its sink is {}", show_duration(timeout), show_duration(deadline)),
+    )
+    .with_context("sink", sink.name())
+    .with_remedy("give handlers more time (handler_timeout, or the topic's policy), or the sink less (SinkOptions::deadline)"))
+}
+
 /// What a builder has come to.
 pub(crate) struct Finished<S> {
     pub(crate) store: S,
@@ -352,7 +369,10 @@ impl<S: Store> OutboxBuilder<S> {
         let inner = Arc::new(Inner::new(store, name, WorkerId::unique(&worker), plan, Share::alone()));
         for sink in sinks {
             let outbox = Arc::downgrade(&inner);
-            sink.watch(move || outbox.upgrade().is_some_and(|inner| inner.look_at_once()));
+            let name = sink.name().to_owned();
+            sink.watch(move |recovery| {
+                outbox.upgrade().inspect(|inner| inner.recovered(&name, recovery)).is_some()
+            });
         }
         Ok(Outbox { inner })
     }

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tracing::{Instrument as _, warn};
 
@@ -21,9 +23,12 @@ use crate::id::{Lease, WorkItemId};
 use crate::join::{JoinBuilder, StartedJoin};
 use crate::message::{Enqueued, NewMessage};
 use crate::metrics::{self, count};
-use crate::outcome::{Outcome, Settlement};
+use crate::outcome::{Outcome, Settled, Settlement};
 use crate::store::join::JoinStore;
 use crate::store::{Birth, Transactions};
+
+/// When a commit whose future was dropped has taken place, if it does.
+const COMMITTED_BY_THEN: Duration = Duration::from_secs(1);
 
 /// A transaction that publishes through the hot path. It dereferences to your database's connection; dropped without a
 /// commit, it is rolled back.
@@ -44,8 +49,10 @@ pub struct OutboxTransaction<S: Transactions> {
 }
 
 impl<S: Transactions> OutboxTransaction<S> {
-    pub(super) fn new(outbox: Outbox<S>, transaction: S::Transaction) -> Self {
-        Self { outbox, transaction, born: Vec::new(), highest: None, ready: BTreeSet::new(), touched: false }
+    /// A transaction that was used before may have failed already.
+    pub(super) fn new(outbox: Outbox<S>, transaction: S::Transaction, was_used: bool) -> Self {
+        let (born, ready) = (Vec::new(), BTreeSet::new());
+        Self { outbox, transaction, born, highest: None, ready, touched: was_used }
     }
 
     /// Publishes a message in this transaction: it exists if, and only if, the transaction commits.
@@ -123,7 +130,8 @@ impl<S: Transactions> OutboxTransaction<S> {
         let touched = std::mem::replace(&mut self.touched, true);
         let first = self.born.is_empty();
         let enqueued = inner.store.insert(&mut self.transaction, messages, birth).await?;
-        self.touched = touched && !(first && hot);
+        // It took rows, so it has not failed; and nothing was born before that could have gone with a savepoint.
+        self.touched = touched && !first;
         let now = SystemClock.now();
         for ((message, slot), stored) in messages.iter().zip(slots).zip(&enqueued) {
             match (stored, slot) {
@@ -187,27 +195,24 @@ impl<S: Transactions> OutboxTransaction<S> {
             born.retain(|_| survived.next().unwrap_or(false));
         }
         let mut ready = std::mem::take(&mut self.ready);
+        let leases = born.iter().map(|fresh| fresh.message.lease()).collect();
+        let mut stranded = Stranded { outbox: self.outbox.clone(), leases };
         match inner.store.commit(self.transaction).await {
             Ok(()) => {
-                // Whoever ran has stopped meanwhile: others may have it at once.
-                let refused: Vec<Lease> = born
-                    .into_iter()
-                    .filter_map(|fresh| inner.door.hand_over(fresh).err())
-                    .map(|fresh| fresh.message.lease())
-                    .collect();
-                if !refused.is_empty() {
-                    release(&self.outbox, refused).await;
+                // The run has ended meanwhile: others may have it at once.
+                let refused = born.into_iter().filter_map(|fresh| inner.door.hand_over(fresh).err());
+                stranded.leases = refused.map(|fresh| fresh.message.lease()).collect();
+                if !stranded.leases.is_empty() {
                     ready.insert(false);
+                    release(&self.outbox, &stranded.leases).await;
+                    stranded.leases.clear();
                 }
                 inner.stir(ready);
                 Ok(())
             }
             Err(error) => {
-                if error.kind() == ErrorKind::CommitUnknown && !born.is_empty() {
-                    // If they are there, nobody will deliver them from memory: others may have them at once.
-                    let leases = born.iter().map(|born| born.message.lease()).collect();
-                    let outbox = self.outbox.clone();
-                    tokio::spawn(async move { release(&outbox, leases).await }.in_current_span());
+                if error.kind() != ErrorKind::CommitUnknown {
+                    stranded.leases.clear();
                 }
                 Err(error)
             }
@@ -220,12 +225,40 @@ impl<S: Transactions> OutboxTransaction<S> {
     }
 }
 
-/// Gives messages back that were born leased. If that fails, too, their leases run out.
-async fn release<S: Transactions>(outbox: &Outbox<S>, leases: Vec<Lease>) {
+/// Messages born leased whose commit may have taken place without this process knowing: its answer was lost, or its future was
+/// dropped. Nothing delivers them from memory, so others may have them at once.
+struct Stranded<S: Transactions> {
+    outbox: Outbox<S>,
+    leases: Vec<Lease>,
+}
+
+impl<S: Transactions> Drop for Stranded<S> {
+    fn drop(&mut self) {
+        if self.leases.is_empty() || Handle::try_current().is_err() {
+            return;
+        }
+        let (outbox, leases) = (self.outbox.clone(), std::mem::take(&mut self.leases));
+        let give_back = async move {
+            // The commit may be still under way.
+            if !release(&outbox, &leases).await {
+                tokio::time::sleep(COMMITTED_BY_THEN).await;
+                release(&outbox, &leases).await;
+            }
+        };
+        tokio::spawn(give_back.in_current_span());
+    }
+}
+
+/// Gives messages back that were born leased, and says whether all were there. If that fails, too, their leases run out.
+async fn release<S: Transactions>(outbox: &Outbox<S>, leases: &[Lease]) -> bool {
     let settlements: Vec<Settlement> =
-        leases.into_iter().map(|lease| Settlement::new(lease, Outcome::Release)).collect();
-    if let Err(error) = outbox.inner.store.settle(&settlements).await {
-        warn!(store = %outbox.inner.name, error = ?error, "messages could not be released; their leases will run out");
+        leases.iter().map(|lease| Settlement::new(*lease, Outcome::Release)).collect();
+    match outbox.inner.store.settle(&settlements).await {
+        Ok(batch) => batch.settled.iter().all(|settled| *settled == Settled::Applied),
+        Err(error) => {
+            warn!(store = %outbox.inner.name, error = ?error, "messages could not be released; their leases will run out");
+            false
+        }
     }
 }
 

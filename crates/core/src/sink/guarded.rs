@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::breaker::{Breaker, BreakerState};
 use super::flight::{Flights, Parcel};
@@ -115,7 +115,7 @@ impl SinkOptions {
             );
         }
         if let Some(deadline) = self.deadline.filter(|deadline| deadline.is_zero() || *deadline >= lease) {
-            // Or somebody else could send a message again while it is still under way.
+            // Or another worker could send a message again while it is still under way.
             return refuse(
                 format!("a sink's deadline is {}", show_duration(deadline)),
                 format!("give it more than 0 and less than the lease, {}", show_duration(lease)),
@@ -144,12 +144,25 @@ pub(super) struct Shared {
     pub(super) options: SinkOptions,
     pub(super) breaker: Breaker,
     pub(super) flights: Mutex<Flights>,
-    /// Why it is down, for those who are refused meanwhile.
+    /// Why it is down, for messages that are refused meanwhile.
     reason: Mutex<Option<SinkError>>,
+    /// When the sink last answered for a batch.
+    answered: Mutex<Option<Instant>>,
     /// The task that probes the sink while it is down.
     prober: Mutex<Option<JoinHandle<()>>>,
-    /// Whom to tell when messages may be sent again; false if there is nobody any more.
-    watchers: Mutex<Vec<Box<dyn Fn() -> bool + Send + Sync>>>,
+    /// Called when messages may be sent again. One that returns false is gone, and removed.
+    watchers: Mutex<Vec<Watcher>>,
+}
+
+type Watcher = Box<dyn Fn(Recovery) -> bool + Send + Sync>;
+
+/// How far a sink that was down has recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// It can be reached: one message tries.
+    Reached,
+    /// It takes messages.
+    Complete,
 }
 
 impl<S: Sink> From<S> for Guarded {
@@ -185,6 +198,7 @@ impl Guarded {
                 options,
                 flights: Mutex::default(),
                 reason: Mutex::default(),
+                answered: Mutex::default(),
                 prober: Mutex::default(),
                 watchers: Mutex::default(),
             }),
@@ -215,6 +229,19 @@ impl Guarded {
         self.shared.probe().await
     }
 
+    /// Probes the sink if it has been silent for this long, and counts it as down if the probe finds it so.
+    pub(crate) async fn look_after(&self, silence: Duration) {
+        let is_silent = lock(&self.shared.answered).is_none_or(|last| last.elapsed() >= silence);
+        if !is_silent || self.is_down() {
+            return;
+        }
+        if let Err(error) = self.shared.probe().await
+            && error.is_down()
+        {
+            self.shared.went_down(&error);
+        }
+    }
+
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -223,8 +250,8 @@ impl Guarded {
     pub(crate) fn check(&self, lease: Duration) -> Result<()> {
         const MOST: usize = 190;
         text::required("the name of a sink", self.shared.name.clone(), MOST)?;
-        if self.shared.name.contains('\n') {
-            return Err(Error::invalid("the name of a sink has a line break", "remove it"));
+        if self.shared.name.contains(['\n', '\t']) {
+            return Err(Error::invalid("the name of a sink has a line break or a tab", "remove it"));
         }
         self.shared.options.check(lease).map_err(|error| error.with_context("sink", &self.shared.name))
     }
@@ -235,12 +262,20 @@ impl Guarded {
     }
 
     /// Calls back when messages may be sent again after the sink was down, until the answer is false.
-    pub(crate) fn watch(&self, tell: impl Fn() -> bool + Send + Sync + 'static) {
+    pub(crate) fn watch(&self, tell: impl Fn(Recovery) -> bool + Send + Sync + 'static) {
         lock(&self.shared.watchers).push(Box::new(tell));
+    }
+
+    /// Whether it can be reached again, and no message has tried it yet.
+    pub(crate) fn is_on_trial(&self) -> bool {
+        self.shared.breaker.state() == BreakerState::HalfOpen
     }
 
     /// Hands a message over with the next batch, and waits for its verdict.
     pub(crate) async fn deliver(&self, message: Arc<Message>, patience: Duration) -> HandlerResult {
+        if self.is_down() {
+            return self.shared.refusal();
+        }
         let (answer, answered) = oneshot::channel();
         self.shared.submit(Parcel { message, patience, answer });
         let gone = || Err(HandlerError::infrastructure("the sink's batch was dropped"));
@@ -259,9 +294,9 @@ impl Shared {
         if !error.is_down() {
             return Err(HandlerError::failed(error.failure().clone()));
         }
-        // Until then nobody claims it, and after that there is no reason to wait.
-        let after = Some(self.breaker.remaining(Instant::now()));
-        Err(HandlerError(Answer::Retry { failure: error.failure().clone(), after }))
+        // Until then it is not claimed for this sink alone, and after that there is no reason to wait.
+        let pause = self.breaker.remaining(Instant::now());
+        Err(HandlerError(Answer::Down { failure: error.failure().clone(), pause }))
     }
 
     /// For a message that is not even sent, because the sink is down.
@@ -272,6 +307,7 @@ impl Shared {
 
     /// Learns from the verdicts of a batch.
     pub(super) fn learn(self: &Arc<Self>, verdicts: &[Verdict]) {
+        *lock(&self.answered) = Some(Instant::now());
         let down = verdicts.iter().find_map(|verdict| verdict.as_ref().err().filter(|error| error.is_down()));
         match down {
             None => self.is_up(),
@@ -294,7 +330,7 @@ impl Shared {
     fn is_up(&self) {
         if self.breaker.close() {
             info!(sink = %self.name, "the sink takes messages again");
-            self.tell();
+            self.tell(Recovery::Complete);
         }
     }
 
@@ -317,13 +353,13 @@ impl Shared {
         }
     }
 
-    fn tell(&self) {
+    fn tell(&self, recovery: Recovery) {
         metrics::breaker(&self.name, false);
-        lock(&self.watchers).retain(|watcher| watcher());
+        lock(&self.watchers).retain(|watcher| watcher(recovery));
     }
 }
 
-/// Probes a sink that is down, until it is there or nobody wants it any more.
+/// Probes a sink that is down, until it is there or was dropped.
 async fn revive(shared: Weak<Shared>) {
     loop {
         let Some(until) = shared.upgrade().map(|shared| shared.breaker.state()) else { return };
@@ -334,12 +370,13 @@ async fn revive(shared: Weak<Shared>) {
             Ok(()) => {
                 info!(sink = %shared.name, "the sink can be reached again: one message tries");
                 shared.breaker.half_open();
-                shared.tell();
+                shared.tell(Recovery::Reached);
                 return;
             }
             Err(error) => {
                 let pause = shared.breaker.still_down(Instant::now(), fastrand::f64());
-                warn!(sink = %shared.name, error = error.failure().text(), ?pause, "the sink is still down");
+                // The log has said so once, when it went down.
+                debug!(sink = %shared.name, error = error.failure().text(), ?pause, "the sink is still down");
                 *lock(&shared.reason) = Some(error);
             }
         }

@@ -54,6 +54,8 @@ pub struct Stats {
     pub ready: Count,
     /// Ready and due later: scheduled, or waiting for the next attempt.
     pub scheduled: Count,
+    /// Of the scheduled ones: those that wait for something that is down, or for a route.
+    pub failing: Count,
     /// Ready, and set aside behind a dead message of their key.
     pub parked: Count,
     /// Owned by workers.
@@ -66,6 +68,8 @@ pub struct Stats {
     pub topics: Vec<TopicCount>,
     /// How long the oldest one that is ready and due has been due.
     pub oldest_ready: Option<Duration>,
+    /// For how long the first of those that are failing has failed without a break.
+    pub oldest_failing: Option<Duration>,
 }
 
 impl Stats {

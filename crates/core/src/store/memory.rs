@@ -611,6 +611,31 @@ impl Store for MemoryStore {
         Ok(count)
     }
 
+    async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64> {
+        check_batch("limit", limit, MAX_BATCH)?;
+        let now = self.clock.now();
+        let mut queue = self.lock();
+        let waits = |row: &Row| {
+            let Record { state, parked, error_class, message, .. } = &row.record;
+            *state == State::Ready
+                && !parked
+                && *error_class == Some(FailureClass::Infrastructure)
+                && message.due_at > now
+                && topics.contains(message.topic.as_str())
+        };
+        let waiting = queue.rows.iter().filter(|(_, row)| waits(row));
+        let mut waiting: Vec<_> =
+            waiting.map(|(seq, row)| (row.record.message.failing_since, *seq)).collect();
+        waiting.sort_unstable();
+        waiting.truncate(limit as usize);
+        for (_, seq) in &waiting {
+            if let Some(row) = queue.rows.get_mut(seq) {
+                row.record.message.due_at = now;
+            }
+        }
+        Ok(waiting.len() as u64)
+    }
+
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
         check_batch("limit", limit, MAX_PRUNE_BATCH)?;
         let now = self.clock.now();

@@ -101,7 +101,8 @@ impl OutboxBuilder<TenantSet> {
         core.refresh().await?;
         for sink in sinks {
             let core = Arc::downgrade(&core);
-            sink.watch(move || core.upgrade().map(|core| core.sink_recovered()).is_some());
+            let name = sink.name().to_owned();
+            sink.watch(move |recovery| core.upgrade().map(|core| core.recovered(&name, recovery)).is_some());
         }
         Ok(Tenants { core })
     }

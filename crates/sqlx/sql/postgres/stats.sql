@@ -67,4 +67,10 @@ select
                                          where oid = to_regclass('/*:*/outbox_done'))) end
      from done) as done,
     (select count(*) from (select from /*:*/outbox where state = 3 limit $1) d) as dead,
-    (select (extract(epoch from statement_timestamp() - min(due_at)) * 1000000::numeric)::bigint from ready) as oldest
+    (select (extract(epoch from statement_timestamp() - min(due_at)) * 1000000::numeric)::bigint from ready) as oldest,
+    (select count(*) from (
+        select from /*:*/outbox where state = 0 and error_class in (2, 3) and due_at > statement_timestamp() and due_at < 'infinity'
+        limit $1) f) as failing,
+    (select (extract(epoch from statement_timestamp() - failing_since) * 1000000::numeric)::bigint from /*:*/outbox
+     where state = 0 and error_class in (2, 3) and due_at > statement_timestamp() and due_at < 'infinity'
+     order by failing_since, seq limit 1) as oldest_failing

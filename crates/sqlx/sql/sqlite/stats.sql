@@ -46,4 +46,11 @@ select
         union all
         select min(due_at) from /*:*/outbox where state = 0 and lease_losses > 0
      ) first
-     where first.due_at <= clock.now) as oldest
+     where first.due_at <= clock.now) as oldest,
+    (select count(*) from (
+        select 1 from clock cross join /*:*/outbox o indexed by /*+*/outbox_failing
+        where o.state = 0 and o.error_class in (2, 3) and o.due_at > clock.now and o.due_at < 9223372036854775807
+        limit ?1)) as failing,
+    (select clock.now - o.failing_since from clock cross join /*:*/outbox o indexed by /*+*/outbox_failing
+     where o.state = 0 and o.error_class in (2, 3) and o.due_at > clock.now and o.due_at < 9223372036854775807
+     order by o.failing_since limit 1) as oldest_failing

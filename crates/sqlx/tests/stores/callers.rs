@@ -368,6 +368,11 @@ const MYSQL: &[Routine] = &[
         &["call posthaste_fail(1, 1, 'x', 0)"],
     ),
     routine(
+        "hasten",
+        &["call posthaste_hasten(null, null, 10)", "call posthaste_hasten('[\"a\"]', '[]', null)"],
+        &["call posthaste_hasten(null, null, -1)"],
+    ),
+    routine(
         "inbox_forget",
         &["call posthaste_inbox_forget('c', 1000, 10)", "call posthaste_inbox_forget('c', 1000, null)"],
         &["call posthaste_inbox_forget(null, 1000, 10)", "call posthaste_inbox_forget('c', 0, 10)"],
@@ -447,6 +452,7 @@ const COMMITS: &[&str] = &[
     "expire",
     "expire_join",
     "fail",
+    "hasten",
     "inbox_forget",
     "park",
     "reap",

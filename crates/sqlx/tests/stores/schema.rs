@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use posthaste_core::{
     Birth, Change, ClaimRequest, Enqueued, ErrorKind, Failure, Filter, JoinStore, MessageId, NewJoin,
-    NewMessage, Outbox, Outcome, Result, Retention, Settlement, Store, StoreAdmin, TransactionalStore, Turn,
-    WorkerId,
+    NewMessage, Outbox, Outcome, Result, Retention, Settlement, Store, StoreAdmin, Topics,
+    TransactionalStore, Turn, WorkerId,
 };
 use posthaste_sqlx::{MySql, PgStore, Postgres, SqlStore, Sqlite, StoreOptions};
 use posthaste_testkit::Fixture;
@@ -17,7 +17,7 @@ use sqlx_core::pool::PoolOptions;
 use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, session, unique};
 
 /// The version of the tables that this code makes.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 /// What differs between the databases in these tests.
 trait Schema: Backend {
@@ -546,6 +546,7 @@ async fn roles_can_do_their_own_work_only() {
     worker.reap(10).await.unwrap();
     worker.expire(10).await.unwrap();
     worker.park(10).await.unwrap();
+    worker.hasten(&Topics::all(), 10).await.unwrap();
     assert!(worker.paused().await.unwrap().is_none());
     refused(worker.requeue(&requeue).await.map(drop), "the worker requeues");
     refused(worker.pause("t", "ada", "why").await.map(drop), "the worker pauses");

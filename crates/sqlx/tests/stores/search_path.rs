@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use posthaste_core::{
     Birth, Change, ClaimRequest, Enqueued, Filter, JoinStore, NewJoin, NewMessage, Outcome, Retention,
-    Settled, Settlement, Severity, Store, StoreAdmin, TransactionalStore, Transactions, Turn, WorkerId,
+    Settled, Settlement, Severity, Store, StoreAdmin, Topics, TransactionalStore, Transactions, Turn,
+    WorkerId,
 };
 use posthaste_sqlx::{PgStore, Postgres};
 use posthaste_testkit::Fixture;
@@ -167,6 +168,7 @@ async fn whole_life(store: &PgStore) {
     store.reap(10).await.unwrap();
     store.expire(10).await.unwrap();
     store.park(10).await.unwrap();
+    store.hasten(&Topics::of(["a", "b*"]).unwrap(), 10).await.unwrap();
     assert!(store.turn("job", Turn::Every(MINUTE)).await.unwrap());
 
     store.stats().await.unwrap();

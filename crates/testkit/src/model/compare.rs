@@ -176,7 +176,7 @@ pub(super) fn sorted(mut joins: Vec<EndedJoin>) -> Vec<EndedJoin> {
 
 /// Compares statistics.
 pub(super) fn same_stats(reference: &Stats, store: &Stats) -> Result<(), String> {
-    let plain = |stats: &Stats| Stats { oldest_ready: None, ..stats.clone() };
+    let plain = |stats: &Stats| Stats { oldest_ready: None, oldest_failing: None, ..stats.clone() };
     same("the statistics", plain(reference), plain(store))?;
     let age = |stats: &Stats| stats.oldest_ready.map(|age| i128::try_from(age.as_millis()).unwrap());
     match (age(reference), age(store)) {

@@ -42,6 +42,11 @@ pub(super) enum Operation {
     Reap,
     Expire,
     Park,
+    /// Of these topics.
+    Hasten {
+        topics: &'static [&'static str],
+        limit: u32,
+    },
     Prune {
         done: u32,
         dead: Option<u32>,
@@ -373,6 +378,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => Just(Operation::Reap),
         1 => Just(Operation::Expire),
         2 => Just(Operation::Park),
+        2 => (select(topics.to_vec()), 1..4u32)
+            .prop_map(|(topics, limit)| Operation::Hasten { topics, limit }),
         3 => (0..2u32, prop::option::weighted(0.7, 0..3u32), any::<bool>())
             .prop_map(|(done, dead, archive)| Operation::Prune { done, dead, archive }),
         3 => choice().prop_map(Operation::Requeue),

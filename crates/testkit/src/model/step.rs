@@ -87,6 +87,14 @@ impl<'a, F: Fixture> Pair<'a, F> {
                 answers("expired", r.map(plain), s.map(plain))
             }
             Operation::Park => answers("parked", reference.park(ALL).await, store.park(ALL).await),
+            Operation::Hasten { topics, limit } => {
+                let topics = Topics::of(*topics).unwrap();
+                answers(
+                    "hastened",
+                    reference.hasten(&topics, *limit).await,
+                    store.hasten(&topics, *limit).await,
+                )
+            }
             Operation::Prune { done, dead, archive } => {
                 let mut retention = Retention::done(UNIT * *done);
                 retention = dead.map_or(retention, |dead| retention.dead(UNIT * dead));

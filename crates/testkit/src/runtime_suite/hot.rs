@@ -334,3 +334,28 @@ pub async fn one_run_at_a_time<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
     outbox.store().check().await.unwrap();
 }
+
+/// R13: a commit whose future is dropped leaves nothing leased behind: the message was rolled back, or is delivered soon.
+pub async fn a_dropped_commit_strands_nothing<F: Fixture>(scene: &Scene<F>) {
+    let journal = Journal::new();
+    let mut settings = settings();
+    settings.lease = HOUR;
+    let outbox = outbox(scene.store(), settings).on_topic("t", journal.noting("t")).build().await.unwrap();
+    let running = run(&outbox);
+    for _ in 0..5 {
+        let mut tx = outbox.begin().await.unwrap();
+        let id = tx.publish(draft("t")).await.unwrap().id();
+        let mut commit = Box::pin(tx.commit());
+        std::future::poll_fn(|context| {
+            let _ = commit.as_mut().poll(context);
+            std::task::Poll::Ready(())
+        })
+        .await;
+        drop(commit);
+        // Longer than a commit takes that was sent and not waited for.
+        tokio::time::sleep(ms(50)).await;
+        let is_over = async || matches!(state(outbox.store(), id).await, None | Some(State::Done));
+        eventually("it is delivered, or was never there", is_over).await;
+    }
+    running.stop().await;
+}

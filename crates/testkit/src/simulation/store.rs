@@ -538,6 +538,15 @@ impl Store for SimStore {
         self.call("park", Kind::Whole, change).await
     }
 
+    async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64> {
+        let change = async {
+            let hastened = self.world.memory.hasten(topics, limit).await?;
+            (0..hastened).for_each(|_| self.world.hit("hasten"));
+            Ok(hastened)
+        };
+        self.call("hasten", Kind::Whole, change).await
+    }
+
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64> {
         let change = async {
             let pruned = self.world.memory.prune(retention, limit).await?;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::{Failure, FailureClass, Message, Outcome, State, Store, StoreAdmin};
+use posthaste_core::{
+    Failure, FailureClass, Message, OrderPolicy, Outcome, State, Store, StoreAdmin, Topics,
+};
 
 use super::support::*;
 use crate::Fixture;
@@ -126,4 +128,73 @@ pub async fn a_requeue_breaks_it<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(record(store, id).await.message.failing_since, None);
     next(store, outage(Some(HOUR))).await;
     assert_eq!(state(store, id).await, Some(State::Ready));
+}
+
+/// F1: what waits for the end of an outage can be made due before its time: so many, of these topics, those first that have
+/// failed for longest. Nothing else changes, and nothing else is touched.
+pub async fn the_end_of_an_outage_makes_it_due<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let later = |class| Outcome::Abandon {
+        delay: HOUR,
+        failure: Failure::new(class, "down"),
+        max_attempts: 9,
+        max_age: None,
+    };
+    let mut waiting = Vec::new();
+    for topic in ["a.x", "a.y", "b", "a.z"] {
+        let held = leased_from(store, draft(topic).build().unwrap()).await;
+        apply(store, held.lease(), later(FailureClass::Infrastructure)).await;
+        fixture.advance(MINUTE).await;
+        waiting.push(held.id);
+    }
+    for class in [FailureClass::Business, FailureClass::Unroutable] {
+        let held = leased_from(store, draft("a.other").build().unwrap()).await;
+        apply(store, held.lease(), later(class)).await;
+    }
+    enqueue_one(store, draft("a.scheduled").delay(HOUR).build().unwrap()).await;
+    let before = record(store, waiting[0]).await.message;
+    assert!(claim_ids(store, 9).await.is_empty());
+    let topics = Topics::of(["a.*"]).unwrap();
+    assert_eq!(store.hasten(&Topics::none(), 9).await.unwrap(), 0);
+    assert_eq!(store.hasten(&topics, 2).await.unwrap(), 2);
+    let due = claim(store, 9).await;
+    assert_eq!(due.iter().map(|message| message.id).collect::<Vec<_>>(), waiting[..2]);
+    assert_eq!((due[0].failing_since, due[0].attempts), (before.failing_since, 0));
+    assert_near(due[0].due_at, fixture.now().await);
+    assert_eq!(store.hasten(&topics, 9).await.unwrap(), 1);
+    assert_eq!(store.hasten(&topics, 9).await.unwrap(), 0, "what is due is not made due again");
+    assert_eq!(claim_ids(store, 9).await, waiting[3..]);
+    assert_eq!(store.hasten(&Topics::of(["b"]).unwrap(), 9).await.unwrap(), 1);
+    assert_eq!(claim_ids(store, 9).await, waiting[2..3]);
+    assert!(store.hasten(&Topics::all(), 0).await.is_err());
+    for message in due {
+        apply(store, message.lease(), later(FailureClass::Infrastructure)).await;
+    }
+    assert_eq!(store.hasten(&Topics::all(), 9).await.unwrap(), 2, "all topics");
+}
+
+/// F1: a message that was made due keeps its place in its key, and one that is parked stays where it is.
+pub async fn made_due_it_keeps_its_place<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let outage = Outcome::Abandon {
+        delay: HOUR,
+        failure: Failure::infrastructure("down"),
+        max_attempts: 9,
+        max_age: None,
+    };
+    let first = leased_from(store, keyed("k")).await;
+    let second = enqueue_one(store, keyed("k")).await;
+    apply(store, first.lease(), outage.clone()).await;
+    assert_eq!(store.hasten(&Topics::all(), 9).await.unwrap(), 1);
+    let again = claim_one(store).await;
+    assert_eq!(again.id, first.id);
+    apply(store, again.lease(), Outcome::Ack).await;
+    let held = claim_one(store).await;
+    assert_eq!(held.id, second);
+    apply(store, held.lease(), Outcome::Ack).await;
+
+    dead_from(store, draft("t").key("p").order(OrderPolicy::Park).build().unwrap()).await;
+    enqueue_one(store, keyed("p")).await;
+    assert_eq!(store.park(9).await.unwrap(), 1);
+    assert_eq!(store.hasten(&Topics::all(), 9).await.unwrap(), 0);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::{Count, OrderPolicy, Outcome, State, StoreAdmin, TopicCount};
+use posthaste_core::{Count, Failure, FailureClass, OrderPolicy, Outcome, State, StoreAdmin, TopicCount};
 
 use super::support::*;
 use crate::Fixture;
@@ -46,6 +46,34 @@ pub async fn small_numbers_are_exact<F: Fixture>(fixture: &Arc<F>) {
         count("b", State::Dead, 1),
     ];
     assert_eq!(stats.topics, expected);
+}
+
+/// F1: what waits for the end of an outage, or for a route, is counted, with how long that has been so.
+pub async fn what_fails_without_charge_is_counted<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let failing = async || {
+        let stats = store.stats().await.unwrap();
+        (stats.scheduled.value, stats.failing.value, stats.oldest_failing)
+    };
+    let later = |class| Outcome::Abandon {
+        delay: 2 * HOUR,
+        failure: Failure::new(class, "down"),
+        max_attempts: 9,
+        max_age: None,
+    };
+    let held = leased(store).await;
+    apply(store, held.lease(), later(FailureClass::Business)).await;
+    assert_eq!(failing().await, (1, 0, None));
+    for class in [FailureClass::Infrastructure, FailureClass::Unroutable] {
+        let held = leased(store).await;
+        apply(store, held.lease(), later(class)).await;
+        fixture.advance(HOUR / 2).await;
+    }
+    let (scheduled, count, oldest) = failing().await;
+    assert_eq!((scheduled, count), (3, 2));
+    assert!(oldest.is_some_and(|age| age >= HOUR && age < HOUR + TOLERANCE), "{oldest:?}");
+    fixture.advance(3 * HOUR).await;
+    assert_eq!(failing().await, (0, 0, None), "what is due is ready, and counted as such");
 }
 
 /// HOT-016, RMQ-010: the age of the oldest counts what is ready and due, from when it was due.

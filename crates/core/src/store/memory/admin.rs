@@ -72,12 +72,18 @@ impl StoreAdmin for MemoryStore {
                 State::Dead => &mut stats.dead,
             };
             count.value += 1;
+            let is_scheduled = record.state == State::Ready && !record.parked && record.message.due_at > now;
+            if is_scheduled && record.error_class.is_some_and(|class| !class.costs_attempt()) {
+                stats.failing.value += 1;
+                let since = record.message.failing_since.unwrap_or(now);
+                stats.oldest_failing = stats.oldest_failing.max(now.duration_since(since).ok());
+            }
             if record.state != State::Done {
                 *topics.entry((record.message.topic.to_string(), record.state)).or_default() += 1;
             }
         }
-        let Stats { ready, scheduled, parked, leased, done, dead, .. } = &mut stats;
-        for count in [ready, scheduled, parked, leased, done, dead] {
+        let Stats { ready, scheduled, failing, parked, leased, done, dead, .. } = &mut stats;
+        for count in [ready, scheduled, failing, parked, leased, done, dead] {
             count.exact = true;
         }
         stats.topics = topics

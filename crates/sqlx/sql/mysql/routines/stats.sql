@@ -5,8 +5,8 @@ sql security invoker
 begin
     declare v_now datetime(6) default utc_timestamp(6);
     declare v_priority int;
-    declare v_count, v_ready, v_scheduled, v_parked, v_leased, v_done, v_dead bigint default 0;
-    declare v_first, v_oldest datetime(6);
+    declare v_count, v_ready, v_scheduled, v_parked, v_leased, v_done, v_dead, v_failing bigint default 0;
+    declare v_first, v_oldest, v_oldest_failing datetime(6);
 
     select min(priority) into v_priority from /*:*/outbox where state = 0 and lease_losses = 0;
     while v_priority is not null do
@@ -48,7 +48,12 @@ begin
         select 1 from /*:*/outbox force index (/*+*/outbox_state) where state = 2 limit p_cap) c;
     select count(*) into v_dead from (
         select 1 from /*:*/outbox force index (/*+*/outbox_state) where state = 3 limit p_cap) c;
+    select count(*), min(failing) into v_failing, v_oldest_failing from (
+        select failing from /*:*/outbox force index (/*+*/outbox_failing)
+        where failing is not null and due_at > v_now and due_at < '9999-12-31 23:59:59.999999'
+        order by failing limit p_cap) c;
 
     select least(v_ready, p_cap) as ready, least(v_scheduled, p_cap) as scheduled, least(v_parked, p_cap) as parked,
-           v_leased as leased, v_done as done, v_dead as dead, timestampdiff(microsecond, v_oldest, v_now) as oldest;
+           v_leased as leased, v_done as done, v_dead as dead, timestampdiff(microsecond, v_oldest, v_now) as oldest,
+           v_failing as failing, timestampdiff(microsecond, v_oldest_failing, v_now) as oldest_failing;
 end
