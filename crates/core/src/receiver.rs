@@ -128,7 +128,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written can be read again.
+        /// Every line that is written can be read again.
         #[test]
         fn lines_are_reversible(name in "[^\t\n\0]{1,20}", attempts in 0..9u32, millis in 0..9_000_000u64, text in ".{0,40}") {
             let failure = Failure::permanent(text.replace(char::is_control, " "));

@@ -326,7 +326,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///   after the delay. Release: ready at once. Fail: dead. Abandon and fail record their failure.
     /// - An abandon that costs no attempt notes since when such failures have gone on without a break, and the message is
     ///   dead once that is `max_age` ago; an abandon that costs one, and a requeue, break it.
-    /// - The lines about receivers, if given, replace the stored ones, whatever the outcome.
+    /// - The lines about receivers, if given, replace the stored ones with every outcome.
     /// - At most [`MAX_BATCH`] settlements; of several for one lease, the first decides and the others are lost.
     /// - A message that is done or dead by it counts, in the same transaction, in every join that it is a pending step of:
     ///   as completed, or as failed. A join that is complete by it ends, is told, and makes the messages that wait for it due.

@@ -149,6 +149,15 @@ impl Topics {
         }
     }
 
+    /// Whether every topic of this pattern is in the set.
+    pub(crate) fn covers(&self, pattern: &str) -> bool {
+        let Some(set) = &self.0 else { return true };
+        match pattern.strip_suffix('*') {
+            None => self.contains(pattern),
+            Some(beginning) => set.prefixes.iter().any(|prefix| beginning.starts_with(prefix.as_str())),
+        }
+    }
+
     /// Whether this is the set of all topics.
     pub fn is_all(&self) -> bool {
         self.0.is_none()

@@ -191,7 +191,7 @@ macro_rules! runtime_suite {
                 a_requeue_is_for_those_that_gave_up,
                 one_that_hangs,
                 one_that_blocks_its_thread,
-                a_late_sink_is_an_outage,
+                slow_a_late_sink_is_an_outage,
                 a_timeout_before_the_deadline_is_refused,
                 an_outage_alerts,
                 an_idle_sink_is_probed;

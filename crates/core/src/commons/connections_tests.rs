@@ -337,7 +337,7 @@ async fn a_stall_of_everything_opens_no_more_connections() {
         calls.push(call);
     }
     assert_eq!(commons.connections(), (4, 2));
-    assert!(!calls[5].outlasted(), "nobody has answered");
+    assert!(!calls[5].outlasted(), "no store has answered");
     tokio::time::sleep(Duration::from_millis(1)).await;
     calls.remove(0).done(true).await;
     assert!(calls[4].outlasted(), "another store has answered");

@@ -26,7 +26,7 @@ pub trait Selection: Debug + Send + 'static {
     fn next(&mut self) -> Option<Place>;
 
     /// A look has ended, with so many messages of at most so many; none of both if it failed. A tenant that does not answer in
-    /// time, or cannot settle what it has, counts as failed as well; if its look ends later, that is told then.
+    /// time, or cannot settle what it has, counts as failed as well; if its look ends later, this is called again.
     fn looked(&mut self, place: Place, found: Option<(u32, u32)>);
 
     /// A tenant is not due any more, or not there any more.

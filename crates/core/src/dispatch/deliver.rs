@@ -181,7 +181,7 @@ impl Delivery {
         let answer = caught(async { receiver.call(&arrival).await })
             .await
             .unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic)));
-        // A receiver that was told to stop may answer anything: the reason for stopping decides.
+        // The answer of a receiver that was cancelled does not count: the reason for the cancellation decides.
         if answer.is_ok() || !self.progress.is_cancelled() {
             let judgement = self.judge(message, &receiver.name, *attempts, Ended::Answered(answer));
             self.progress.answered(receiver, judgement);
@@ -271,7 +271,7 @@ impl Delivery {
         call: Option<&Call>,
         cut: Cut,
     ) -> Fate {
-        // What has not begun is not to blame: it begins at once in the next delivery, without those that are.
+        // A receiver that has not begun is not to blame. It begins at once in the next delivery, without the one that is.
         let at_once = Fate::Again { attempts, delay: Delay::For(Duration::ZERO), failure: None };
         let Some(call) = call else { return at_once };
         match (&call.judgement, cut) {

@@ -151,7 +151,7 @@ impl fmt::Debug for Progress {
 mod tests {
     use super::*;
 
-    /// A task that waits is told, and so is one that asks later.
+    /// The signal reaches a task that waits for it, and one that asks later.
     #[tokio::test]
     async fn everybody_is_told_to_stop() {
         let progress = Progress::new();

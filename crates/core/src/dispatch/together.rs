@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::message::Message;
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{Failure, FailureClass, Outcome};
 use crate::receiver::{Receiver, ReceiverState};
 
 /// How long a message waits for a sink that is down, unless the sink's recovery makes it due before. Long: each look costs
@@ -114,7 +114,7 @@ fn outcome(fates: &[(String, Fate)], delay: Option<Duration>) -> Outcome {
         return match gave_up {
             None => Outcome::Ack,
             // The last attempt is charged like all others.
-            Some((failure, true)) if failure.class() == crate::outcome::FailureClass::Business => {
+            Some((failure, true)) if failure.class() == FailureClass::Business => {
                 Outcome::Abandon { delay: Duration::ZERO, failure, max_attempts: 1, max_age: None }
             }
             Some((failure, _)) => Outcome::Fail { failure },
@@ -172,7 +172,6 @@ fn line(name: &str, fate: &Fate, delay: Option<Duration>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::FailureClass;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -309,9 +309,7 @@ impl<S> OutboxBuilder<S> {
         let mut registration = self.registration;
         for (topic, sink) in &self.sinks {
             registration.add_sink(topic, sink, settings.lease)?;
-            let timeouts = rules_by_topic.iter().filter(|(topics, _)| topics.meets(topic));
-            let shortest = timeouts.map(|(_, own)| own.timeout).chain([rules.timeout]).min();
-            check_timeout(sink, settings.lease, shortest.unwrap_or(rules.timeout))?;
+            check_timeout(sink, settings.lease, shortest_timeout(topic, &rules_by_topic, &rules))?;
         }
         if !registration.is_empty() {
             registration.reserve(&settings.join_wait_topic)?;
@@ -334,6 +332,18 @@ impl<S> OutboxBuilder<S> {
         let sinks = self.sinks.into_iter().map(|(_, sink)| sink).collect();
         Ok(Finished { store: self.store, worker, plan: Arc::new(plan), sinks })
     }
+}
+
+/// The shortest time-out that a topic of this pattern can have. The first policy that matches a topic decides.
+fn shortest_timeout(pattern: &str, by_topic: &[(Topics, Rules)], default: &Rules) -> Duration {
+    let mut shortest: Option<Duration> = None;
+    for (topics, own) in by_topic.iter().filter(|(topics, _)| topics.meets(pattern)) {
+        shortest = Some(shortest.map_or(own.timeout, |shortest| shortest.min(own.timeout)));
+        if topics.covers(pattern) {
+            return shortest.unwrap_or(own.timeout);
+        }
+    }
+    shortest.map_or(default.timeout, |shortest| shortest.min(default.timeout))
 }
 
 /// Refuses a time-out that would cut off a sink before the sink's own deadline: an outage would look like a handler's failure.

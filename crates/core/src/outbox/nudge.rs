@@ -64,7 +64,7 @@ mod tests {
         assert!(nudges.gather(), "nobody saw to it any more");
     }
 
-    /// R17: a nudge that is gathered while the last task ends is told by that task or by its caller. The race needs two
+    /// R17: a nudge that is gathered while the last task ends is sent by that task or by its caller. The race needs two
     /// processors; with one, this shows nothing.
     #[test]
     fn no_nudge_is_lost_when_a_task_ends() {

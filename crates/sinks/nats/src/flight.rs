@@ -43,7 +43,7 @@ enum Taker {
     /// This stream takes it.
     Stream(String),
     /// No stream takes it, or one that never acknowledges.
-    Nobody(SinkError),
+    NoStream(SinkError),
     /// The user may not ask. The server has answered so, and lives.
     Untold,
     /// The server did not answer.
@@ -78,20 +78,20 @@ impl Flight<'_> {
         let mut open = self.listen(prompt, &mut answers).await;
         // Their subjects are asked about at once: waiting for them first would delay the batch.
         open.append(&mut slow);
-        let nobody = |(n, answer): (usize, &Option<Answer>)| {
-            matches!(answer, Some(Err(Refusal::Nobody)))
+        let unheard = |(n, answer): (usize, &Option<Answer>)| {
+            matches!(answer, Some(Err(Refusal::NoListener)))
                 .then(|| self.shape.subject(messages[n].topic.as_str()))
         };
-        let nobody: BTreeSet<String> = answers.iter().enumerate().filter_map(nobody).collect();
-        let takers = self.takers(open.iter().map(|open| open.subject.clone()).chain(nobody).collect()).await;
+        let unheard: BTreeSet<String> = answers.iter().enumerate().filter_map(unheard).collect();
+        let takers = self.takers(open.iter().map(|open| open.subject.clone()).chain(unheard).collect()).await;
         let ends: Vec<_> = open.iter().map(|open| self.verdict_of_silence(&open.subject, &takers)).collect();
         for (open, end) in open.into_iter().zip(ends) {
             let index = open.index;
             answers[index] = Some(self.conclude(open, end).await);
         }
         let explain = |(answer, message): (Option<Answer>, &Arc<Message>)| match answer {
-            Some(Err(Refusal::Nobody)) if self.link.has_ended() => Err(Refusal::Lost),
-            Some(Err(Refusal::Nobody)) => {
+            Some(Err(Refusal::NoListener)) if self.link.has_ended() => Err(Refusal::Lost),
+            Some(Err(Refusal::NoListener)) => {
                 let subject = self.shape.subject(message.topic.as_str());
                 Err(not_heard(takers.get(&subject), &subject).into())
             }
@@ -179,7 +179,7 @@ impl Flight<'_> {
             false => self.deadline,
         };
         match takers.get(subject) {
-            Some(Taker::Nobody(error)) => (Instant::now(), error.clone()),
+            Some(Taker::NoStream(error)) => (Instant::now(), error.clone()),
             Some(Taker::Stream(stream)) => {
                 (patient, SinkError::busy(format!("the stream {stream} did not acknowledge it in time")))
             }
@@ -215,8 +215,8 @@ impl Flight<'_> {
             Err(_) => return Taker::Silence,
         };
         match verdict::jetstream_error(&error) {
-            Some(error) => Taker::Nobody(verdict::of_server(error)),
-            None if error.kind() == GetStreamByNameErrorKind::NotFound => Taker::Nobody(no_stream(subject)),
+            Some(error) => Taker::NoStream(verdict::of_server(error)),
+            None if error.kind() == GetStreamByNameErrorKind::NotFound => Taker::NoStream(no_stream(subject)),
             None => Taker::Silence,
         }
     }
@@ -232,18 +232,18 @@ impl Flight<'_> {
         match asked {
             Ok(Ok(stream)) if stream.cached_info().config.no_ack => {
                 let text = format!("the stream {name} acknowledges nothing; unset its no_ack");
-                Taker::Nobody(SinkError::unroutable(text))
+                Taker::NoStream(SinkError::unroutable(text))
             }
             _ => Taker::Stream(name),
         }
     }
 }
 
-/// Why nobody listened to a subject.
+/// Why a subject has no listener.
 fn not_heard(taker: Option<&Taker>, subject: &str) -> SinkError {
     match taker {
         Some(Taker::Stream(stream)) => SinkError::busy(format!("the stream {stream} has no leader now")),
-        Some(Taker::Nobody(error)) => error.clone(),
+        Some(Taker::NoStream(error)) => error.clone(),
         Some(Taker::Untold | Taker::Silence) | None => no_stream(subject),
     }
 }

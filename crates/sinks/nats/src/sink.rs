@@ -239,7 +239,7 @@ const CULPRIT: &str =
 fn known(answer: Answer) -> Verdict {
     answer.map_err(|refusal| match refusal {
         Refusal::Known(error) => error,
-        Refusal::Lost | Refusal::Nobody => verdict::lost(),
+        Refusal::Lost | Refusal::NoListener => verdict::lost(),
     })
 }
 
@@ -247,7 +247,7 @@ fn is_down(answer: &Answer) -> bool {
     match answer {
         Err(Refusal::Lost) => true,
         Err(Refusal::Known(error)) => error.is_down(),
-        Ok(()) | Err(Refusal::Nobody) => false,
+        Ok(()) | Err(Refusal::NoListener) => false,
     }
 }
 

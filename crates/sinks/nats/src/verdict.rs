@@ -11,8 +11,8 @@ use posthaste_core::SinkError;
 
 /// What became of a message that was not taken.
 pub(crate) enum Refusal {
-    /// Nobody listens to its subject: there is no stream for it, or the stream has no leader.
-    Nobody,
+    /// Its subject has no listener: there is no stream for it, or the stream has no leader.
+    NoListener,
     /// The connection was lost before the answer.
     Lost,
     Known(SinkError),
@@ -42,7 +42,7 @@ pub(crate) fn of_sending(error: &PublishError, size: usize, most: usize) -> Refu
 /// A message that was sent, and what came instead of an acknowledgement.
 pub(crate) fn of_answer(error: &PublishError) -> Refusal {
     match error.kind() {
-        PublishErrorKind::StreamNotFound => Refusal::Nobody,
+        PublishErrorKind::StreamNotFound => Refusal::NoListener,
         PublishErrorKind::TimedOut => late().into(),
         PublishErrorKind::BrokenPipe => Refusal::Lost,
         _ => match error.source().and_then(|source| source.downcast_ref::<jetstream::Error>()) {

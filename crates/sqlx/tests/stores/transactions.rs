@@ -172,6 +172,10 @@ async fn a_doomed_transaction_is_not_committed() {
         let error = tx.commit().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Database, "{error}");
     }
+    // R17: and one that had failed before it was enlisted.
+    let mut tx = store.begin().await.unwrap();
+    Postgres::run(&mut tx, "select 1 / 0".to_owned()).await.unwrap_err();
+    assert!(outbox.enlist(tx).commit().await.is_err());
     assert_eq!(stored(&fixture).await, 0);
     store.check().await.unwrap();
     fixture.destroy().await;

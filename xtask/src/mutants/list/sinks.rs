@@ -271,7 +271,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         original: "        self.is_sink() || self.is_join_wait",
         mutated: "        self.is_join_wait",
         program: Program::Runtime,
-        killers: "test(=receivers::a_late_sink_is_an_outage)",
+        killers: "test(=receivers::slow_a_late_sink_is_an_outage)",
     },
     Mutant {
         name: "sink-idle",

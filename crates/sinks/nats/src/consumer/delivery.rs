@@ -156,7 +156,7 @@ where
         let published = timeout(PATIENCE, publishing).await.unwrap_or_else(|_| Err(verdict::late().into()));
         published.map_err(|refusal| match refusal {
             Refusal::Known(error) => error,
-            Refusal::Nobody => SinkError::unroutable("no stream has the subject of dead letters"),
+            Refusal::NoListener => SinkError::unroutable("no stream has the subject of dead letters"),
             Refusal::Lost => verdict::lost(),
         })
     }
