@@ -35,12 +35,14 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use self::claimer::{Claim, Claimer, Situation, came_alone};
-use self::executor::{Executor, Gate, Over};
-use self::held::{Awaits, Held, Holding, Stage, Waiting, Why, runs_alone};
+use self::ends::End;
+use self::executor::{Executor, Gate};
+use self::held::{Awaits, Held, Holding, Path, Stage, Waiting, Why, runs_alone};
 use self::hot::{Fresh, Opened};
 use self::leases::Leases;
 use self::pauses::{Admission, Pauses};
 use self::settler::Settler;
+use self::wake::{Reason, Reasons};
 use crate::commons::Load;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{Lease, WorkItemId};
@@ -52,8 +54,9 @@ use crate::shutdown::Shutdown;
 use crate::store::{ClaimRequest, SettledBatch, Store};
 use crate::topic::Topics;
 
-/// How long the last settlements of a shutdown may take, and half of it: how long handlers may take that it cut off.
-const LAST_GRACE: Duration = Duration::from_secs(1);
+/// How much of a shutdown's grace is kept for its end, at most: for handlers to stop that are cut off, and for the last settlements.
+/// Of a short grace it is half.
+const MOST_RESERVED: Duration = Duration::from_secs(3);
 /// How many turns in a row may be about handlers that have ended already, before everything else is looked at again.
 const QUICK_TURNS: u32 = 32;
 /// A loop that wakes up this much too late has stood still.
@@ -94,6 +97,25 @@ pub(crate) enum Until {
     Idle,
 }
 
+/// The times of a graceful shutdown.
+#[derive(Clone, Copy, Debug)]
+struct Closing {
+    /// When it ends, even if handlers still run.
+    ends: Instant,
+    /// How long before that handlers are cut off.
+    reserved: Duration,
+}
+
+impl Closing {
+    fn new(now: Instant, grace: Duration) -> Self {
+        Self { ends: now + grace, reserved: MOST_RESERVED.min(grace / 2) }
+    }
+
+    fn cut_off_at(self) -> Instant {
+        self.ends - self.reserved
+    }
+}
+
 /// What a call to the store came back with.
 #[derive(Debug)]
 enum Reply {
@@ -116,8 +138,8 @@ pub(crate) struct Dispatcher<S> {
     leases: Leases,
     pauses: Pauses,
     calls: JoinSet<Reply>,
-    /// When the grace of a shutdown ends.
-    grace_ends: Option<Instant>,
+    /// The times of a shutdown that has begun.
+    closing: Option<Closing>,
     next_check: Instant,
     /// What the other tenants of the process know of what this one holds.
     told_held: (bool, Load),
@@ -153,7 +175,7 @@ impl<S: Store> Dispatcher<S> {
             leases: Leases::new(home(), now),
             pauses: Pauses::new(home()),
             calls: JoinSet::new(),
-            grace_ends: None,
+            closing: None,
             next_check: now,
             told_held: (false, Load::default()),
             inner,
@@ -202,7 +224,7 @@ impl<S: Store> Dispatcher<S> {
                     warn!(store = %inner.name, leases = self.held.len(), "stopped at once");
                     return Ok(self.tally);
                 }
-                () = shutdown.begun(), if self.grace_ends.is_none() => {
+                () = shutdown.begun(), if self.closing.is_none() => {
                     inner.door.close(opening);
                     self.stop(Instant::now());
                 }
@@ -217,11 +239,10 @@ impl<S: Store> Dispatcher<S> {
                         }
                     }
                 },
-                () = inner.wake.notified() => self.woken(),
-                () = inner.turn.notified() => {}
+                reasons = inner.wakeup.reasons() => self.woken(reasons),
                 () = &mut woken => {
                     woken = wakeup();
-                    self.woken();
+                    self.look_soon();
                 }
                 () = sleep_until(timer.unwrap_or(now)), if timer.is_some() => {}
             }
@@ -275,8 +296,8 @@ impl<S: Store> Dispatcher<S> {
     fn on_time(&mut self, now: Instant) {
         let given_up = self.executor.on_deadline(&mut self.held, now);
         self.over(given_up);
-        if let Some(end) = self.grace_ends.filter(|end| *end <= now) {
-            self.executor.cut_off(&mut self.held, end + LAST_GRACE / 2);
+        if let Some(closing) = self.closing.filter(|closing| closing.cut_off_at() <= now) {
+            self.executor.cut_off(&mut self.held, closing.cut_off_at(), closing.reserved / 6);
         }
         if self.next_check <= now {
             self.next_check = now + CHECK_EVERY.min(self.inner.plan.settings.lease / 4);
@@ -321,7 +342,9 @@ impl<S: Store> Dispatcher<S> {
         let (held, counts) = (&self.held, self.held.counts());
         // After that time the other tenants need not wait for a suspect, and are woken when it is over.
         let way = self.inner.share.gives_way_until().filter(|until| *until > now);
-        let grace = self.grace_ends.map(|end| if end > now { end } else { end + 2 * LAST_GRACE });
+        let grace = self
+            .closing
+            .map(|closing| if closing.cut_off_at() > now { closing.cut_off_at() } else { closing.ends });
         let check = (counts.running > 0).then_some(self.next_check);
         let pauses = self.pauses.next_wakeup(now, counts.queued() > 0).filter(|_| !self.is_stopping());
         [
@@ -428,7 +451,7 @@ impl<S: Store> Dispatcher<S> {
             } else if overlaps {
                 self.settler.decide(&mut self.held, lease, Outcome::Defer { delay: OVERLAP_DELAY });
             } else {
-                self.executor.enqueue(&self.held, lease);
+                self.executor.enqueue(lease, Path::Cold);
             }
         }
     }
@@ -498,7 +521,7 @@ impl<S: Store> Dispatcher<S> {
                 let now = Instant::now();
                 let renewed = self.leases.renewed(&mut self.held, leases, asked, &answers);
                 renewed.lost.into_iter().for_each(|lease| self.lose(lease, now));
-                renewed.queued.into_iter().for_each(|lease| self.executor.enqueue(&self.held, lease));
+                renewed.queued.into_iter().for_each(|(lease, path)| self.executor.enqueue(lease, path));
             }
             Err(error) => {
                 self.inner.failed("renew", &error);
@@ -535,7 +558,8 @@ impl<S: Store> Dispatcher<S> {
 
     /// A fresh message has waited for an answer about pauses.
     fn admit(&mut self, lease: Lease, now: Instant) {
-        let Some((holding, _)) = self.held.waiting(lease) else { return };
+        let Some((holding, waiting)) = self.held.waiting(lease) else { return };
+        let path = waiting.path();
         match self.pauses.admission(holding.message.topic.as_str(), now) {
             Admission::Paused => self.release(lease),
             Admission::Unknown => {
@@ -548,7 +572,7 @@ impl<S: Store> Dispatcher<S> {
                         waiting.awaits = Awaits::Handler;
                     }
                 });
-                self.executor.enqueue(&self.held, lease);
+                self.executor.enqueue(lease, path);
             }
         }
     }
@@ -566,15 +590,20 @@ impl<S: Store> Dispatcher<S> {
         }
     }
 
-    fn woken(&mut self) {
-        let now = Instant::now();
-        if self.inner.at_once.swap(false, Ordering::AcqRel) {
+    fn woken(&mut self, reasons: Reasons) {
+        if reasons.has(Reason::Now) {
+            let now = Instant::now();
             // The store may have another way to its database by now: what could not be settled may be.
             self.settler.hurry(now);
             self.claimer.look_at_once(now);
-        } else {
-            self.claimer.look_soon(now);
+            self.claimer.note_activity();
+        } else if reasons.has(Reason::Soon) {
+            self.look_soon();
         }
+    }
+
+    fn look_soon(&mut self) {
+        self.claimer.look_soon(Instant::now());
         self.claimer.note_activity();
     }
 
@@ -593,7 +622,7 @@ impl<S: Store> Dispatcher<S> {
         self.held.insert(Holding { message, until, stage });
         match admission {
             _ if self.is_stopping() => self.release(lease),
-            Admission::Start => self.executor.enqueue(&self.held, lease),
+            Admission::Start => self.executor.enqueue(lease, Path::Hot),
             Admission::Paused => self.release(lease),
             Admission::Unknown => self.pauses.await_answer(lease),
         }
@@ -612,14 +641,10 @@ impl<S: Store> Dispatcher<S> {
         true
     }
 
-    fn over(&mut self, over: Vec<Over>) {
-        for Over { lease, decision } in over {
-            match decision {
-                Some(decision) => {
-                    let settlement =
-                        Settlement { lease, outcome: decision.outcome, handled: decision.handled };
-                    self.settler.decide_all(&mut self.held, settlement, false);
-                }
+    fn over(&mut self, over: Vec<End>) {
+        for End { lease, settlement } in over {
+            match settlement {
+                Some(settlement) => self.settler.decide_all(&mut self.held, settlement, false),
                 None => drop(self.held.remove(lease)),
             }
         }
@@ -658,7 +683,7 @@ impl<S: Store> Dispatcher<S> {
         } else {
             info!(store = %self.inner.name, running, "shutting down");
         }
-        self.grace_ends = Some(now + self.inner.plan.settings.shutdown_grace);
+        self.closing = Some(Closing::new(now, self.inner.plan.settings.shutdown_grace));
         self.give_back_waiting();
     }
 
@@ -678,8 +703,8 @@ impl<S: Store> Dispatcher<S> {
             && counts.waiting() == 0
             && !self.settler.is_settling()
             && !self.claimer.is_claiming();
-        match self.grace_ends {
-            Some(end) => (is_quiet && !hot_open) || now >= end + 2 * LAST_GRACE,
+        match self.closing {
+            Some(closing) => (is_quiet && !hot_open) || now >= closing.ends,
             None => {
                 let is_idle = self.until() == Until::Idle && self.claimer.found_nothing() && is_quiet;
                 self.failure.is_some() || is_idle
@@ -692,7 +717,7 @@ impl<S: Store> Dispatcher<S> {
     }
 
     fn is_stopping(&self) -> bool {
-        self.grace_ends.is_some()
+        self.closing.is_some()
     }
 
     fn gauges(&self) {

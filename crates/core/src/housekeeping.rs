@@ -13,6 +13,7 @@ use tracing::{debug, error, info, warn};
 use crate::alert::{Alert, figures};
 use crate::clock::{Clock as _, SystemClock};
 use crate::dispatch::call::unpanicked;
+use crate::dispatch::wake::Reason;
 use crate::error::Result;
 use crate::metrics::{self, count_with, gauge, gauge_with};
 use crate::outbox::Inner;
@@ -211,7 +212,7 @@ async fn reap<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<u64> {
     count_with(metrics::REAPED, &inner.name, "state", "dead", reaped.dead);
     if total > 0 {
         info!(store = %inner.name, ready = reaped.ready, dead = reaped.dead, "reaped");
-        inner.wake.notify_one();
+        inner.wakeup.wake(Reason::Soon);
     }
     if reaped.dead > 0 {
         error!(store = %inner.name, dead = reaped.dead, "messages are dead: crash suspects");

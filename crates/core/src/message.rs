@@ -163,6 +163,11 @@ impl NewMessage {
         &self.payload
     }
 
+    /// How many bytes its payload and its headers have together. Limits on memory and on statements count these.
+    pub fn size(&self) -> usize {
+        size(&self.payload, &self.headers)
+    }
+
     /// What the content is.
     pub fn content_type(&self) -> &str {
         &self.content_type
@@ -471,6 +476,10 @@ impl NewMessage {
     }
 }
 
+fn size(payload: &[u8], headers: &Headers) -> usize {
+    payload.len() + headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+}
+
 /// The stored form of headers: a JSON object, or nothing if there are none.
 pub fn encode_headers(headers: &Headers) -> Option<String> {
     // A map of texts always has a JSON form, so an error cannot occur; and if it did, losing headers silently would
@@ -547,6 +556,11 @@ impl Message {
     /// The ownership that settling it takes.
     pub fn lease(&self) -> Lease {
         Lease { item: self.item, epoch: self.epoch }
+    }
+
+    /// How many bytes its payload and its headers have together. Limits on memory count these.
+    pub fn size(&self) -> usize {
+        size(&self.payload, &self.headers)
     }
 
     /// The payload as a value of this type.

@@ -3,28 +3,30 @@
 //!
 //! Nothing here writes SQL or knows a database; it checks, adds what the outbox is configured for, and calls the store.
 
+mod announce;
 mod builder;
 mod health;
+mod home;
 mod joins;
 mod nudge;
+mod plan;
 mod pulse;
 mod recovery;
 mod transaction;
 
-use std::any::Any;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument as _, debug, error, info};
 
 pub(crate) use self::builder::Finished;
 pub use self::builder::{OutboxBuilder, Policy};
 pub(crate) use self::health::{Health, Trouble};
+pub(crate) use self::home::Home;
 use self::nudge::Nudges;
+pub(crate) use self::plan::Plan;
 pub(crate) use self::pulse::Pulse;
 pub(crate) use self::recovery::Recoveries;
 pub use self::transaction::OutboxTransaction;
@@ -32,28 +34,25 @@ use crate::alert::Latency;
 use crate::commons::{Priority, Share};
 use crate::dispatch::call::unpanicked;
 use crate::dispatch::hot::{Door, Opening};
-use crate::dispatch::verdict::{self, Ended, Rules};
-use crate::dispatch::{Dispatcher, Tally, Until, wake};
-use crate::encryption::{self, Cipher};
+use crate::dispatch::verdict::{self, Ended};
+use crate::dispatch::wake::Wakeup;
+use crate::dispatch::{Dispatcher, Tally, Until};
+use crate::encryption;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::IntoMessage;
-use crate::handler::{Answer, Answering, HandlerError, States};
+use crate::handler::{Answer, HandlerError};
 use crate::housekeeping;
 use crate::id::{Lease, WorkerId};
-use crate::join::{EndedJoin, wait};
-use crate::message::{Enqueued, Message, NewMessage, When};
+use crate::message::{Enqueued, Message, NewMessage};
 use crate::metrics::{self, count_with};
-use crate::order::OrderPolicy;
 use crate::outcome::{Failure, Outcome, Settled, Settlement};
-use crate::registry::Registry;
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
-use crate::sink::{self, Recovery};
+use crate::sink;
 use crate::store::{
     Birth, ClaimRequest, Expired, Reaped, Retention, SettledBatch, Store, StoreAdmin, TransactionalStore,
     Transactions,
 };
-use crate::topic::Topics;
 use crate::trace::TraceContext;
 
 /// An outbox over a store. Cloning it is cheap, and all clones are the same outbox.
@@ -110,11 +109,8 @@ pub(crate) struct Inner<S> {
     /// What it has of what the tenants of a process share.
     pub(crate) share: Share,
     pub(crate) door: Door,
-    pub(crate) wake: Notify,
-    /// Wakes the dispatcher because it may be its turn, among the others.
-    pub(crate) turn: Notify,
-    /// Whether the next wake-up is about something that is certainly there.
-    pub(crate) at_once: AtomicBool,
+    /// Wakes the dispatcher.
+    pub(crate) wakeup: Wakeup,
     /// Whether it is to end as soon as nothing is left that is due.
     pub(crate) draining: AtomicBool,
     pub(crate) latency: Latency,
@@ -122,85 +118,6 @@ pub(crate) struct Inner<S> {
     nudges: Nudges,
     /// The sinks that can be sent to again, for housekeeping to make due what waits for them.
     pub(crate) recoveries: Recoveries,
-}
-
-/// What an outbox was configured to do; the same for all tenants.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) settings: Settings,
-    pub(crate) registry: Registry,
-    pub(crate) states: Arc<States>,
-    cipher: Option<Arc<dyn Cipher>>,
-    rules: Rules,
-    rules_by_topic: Vec<(Topics, Rules)>,
-    order: Vec<(Topics, OrderPolicy)>,
-}
-
-/// An outbox whose store's type has been forgotten.
-pub(crate) trait Home: std::fmt::Debug + Send + Sync {
-    fn name(&self) -> &Arc<str>;
-    fn plan(&self) -> &Plan;
-    fn share(&self) -> &Share;
-    fn door(&self) -> &Door;
-    fn latency(&self) -> &Latency;
-    /// Handles a message that waits for a join.
-    fn wait(self: Arc<Self>, message: Arc<Message>) -> Answering;
-    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
-    /// What its store's type is called.
-    fn type_name(&self) -> &'static str;
-    /// Says that it may be its turn.
-    fn wake(&self);
-    /// Says that a sink can be sent to again.
-    fn recovered(&self, sink: &str, recovery: Recovery);
-    /// Closes the connections that nobody uses.
-    fn rest(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
-}
-
-impl<S: Store> Home for Inner<S> {
-    fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    fn share(&self) -> &Share {
-        &self.share
-    }
-
-    fn door(&self) -> &Door {
-        &self.door
-    }
-
-    fn latency(&self) -> &Latency {
-        &self.latency
-    }
-
-    fn wait(self: Arc<Self>, message: Arc<Message>) -> Answering {
-        Box::pin(wait::handle(self, message))
-    }
-
-    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-        self
-    }
-
-    fn type_name(&self) -> &'static str {
-        std::any::type_name::<S>()
-    }
-
-    fn wake(&self) {
-        self.turn.notify_one();
-    }
-
-    fn recovered(&self, sink: &str, recovery: Recovery) {
-        self.recoveries.note(sink, recovery);
-        self.look_at_once();
-    }
-
-    fn rest(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(async move { self.store.rest().await })
-    }
 }
 
 impl<S> Inner<S> {
@@ -213,10 +130,8 @@ impl<S> Inner<S> {
             plan,
             share,
             door,
-            wake: Notify::new(),
-            turn: Notify::new(),
+            wakeup: Wakeup::default(),
             health: Health::default(),
-            at_once: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             latency: Latency::default(),
             nudges: Nudges::default(),
@@ -261,109 +176,6 @@ impl<S> Inner<S> {
     /// One that beats for this outbox; that of many outboxes beats for all of them.
     fn pulse(&self) -> Option<Pulse> {
         if self.share.has_others() { None } else { Pulse::start(self.plan.settings.lease) }
-    }
-
-    /// There is something to claim.
-    pub(crate) fn look_at_once(&self) {
-        self.at_once.store(true, Ordering::Release);
-        self.wake.notify_one();
-        wake::release_last_woken();
-    }
-}
-
-impl Plan {
-    /// Encrypts a message that is about to be stored, if that is to be.
-    pub(crate) fn seal(&self, message: &mut NewMessage) -> Result<()> {
-        self.cipher.as_ref().map_or(Ok(()), |cipher| encryption::seal(&**cipher, message))
-    }
-
-    /// Decrypts a message for its handlers, or says what is to become of it.
-    pub(crate) fn open(&self, message: &Arc<Message>) -> Result<Arc<Message>, Failure> {
-        if self.cipher.is_none() && !encryption::is_sealed(message) {
-            return Ok(Arc::clone(message));
-        }
-        let mut open = Message::clone(message);
-        encryption::open(self.cipher.as_deref(), &mut open)?;
-        Ok(Arc::new(open))
-    }
-
-    /// What is decided by this topic.
-    pub(crate) fn rules_of(&self, topic: &str) -> &Rules {
-        let own = self.rules_by_topic.iter().find(|(topics, _)| topics.contains(topic));
-        own.map_or(&self.rules, |(_, rules)| rules)
-    }
-}
-
-impl<S: Store> Inner<S> {
-    /// A message has been stored, and committed: whoever handles it may claim it at once.
-    pub(crate) fn stir_now(self: &Arc<Self>, message: &NewMessage) {
-        if message.due() == When::Now {
-            self.at_once.store(true, Ordering::Release);
-            self.stir([self.plan.registry.handles(message.topic())]);
-        }
-    }
-
-    /// Tells that joins have come to their end, and lets those go on at once that waited for them.
-    pub(crate) fn joins_ended(self: &Arc<Self>, joins: &[EndedJoin]) {
-        for join in joins {
-            info!(
-                store = %self.name, join_id = %join.id, status = %join.status, expected = join.expected_steps,
-                completed = join.completed_steps, failed = join.failed_steps, "join ended"
-            );
-        }
-        if !joins.is_empty() {
-            self.at_once.store(true, Ordering::Release);
-        }
-        self.go_on(joins);
-    }
-
-    /// The same for joins that end when the user commits, some time from now: looking starts soon, and is repeated.
-    pub(crate) fn joins_will_end(self: &Arc<Self>, joins: &[EndedJoin]) {
-        for join in joins {
-            info!(
-                store = %self.name, join_id = %join.id, status = %join.status, expected = join.expected_steps,
-                completed = join.completed_steps, failed = join.failed_steps, "join ends with its transaction"
-            );
-        }
-        self.go_on(joins);
-    }
-
-    fn go_on(self: &Arc<Self>, joins: &[EndedJoin]) {
-        for join in joins {
-            count_with(metrics::JOINS_ENDED, &self.name, "status", join.status.as_str(), 1);
-        }
-        if !joins.is_empty() {
-            self.stir([self.plan.registry.handles(&self.plan.settings.join_wait_topic)]);
-        }
-    }
-
-    /// There are, or will soon be, messages to claim, by these facts about each: whether its topic is handled here.
-    pub(crate) fn stir(self: &Arc<Self>, handled_here: impl IntoIterator<Item = bool>) {
-        let running = self.door.is_open();
-        let (mut here, mut elsewhere) = (false, false);
-        for handled in handled_here {
-            here |= handled && running;
-            elsewhere |= !(handled && running);
-        }
-        if here {
-            self.wake.notify_one();
-            // The caller is the user's code, and may compute, or block, from here on.
-            wake::release_last_woken();
-        }
-        if !elsewhere || !self.plan.settings.notify || !self.nudges.gather() {
-            return;
-        }
-        let inner = Arc::clone(self);
-        tokio::spawn(async move {
-            while let Some(pause) = inner.nudges.next() {
-                // A hint that is lost costs time, not messages: others poll.
-                if let Err(error) = inner.call(inner.store.nudge()).await {
-                    tracing::debug!(store = %inner.name, error = ?error, "other processes could not be told");
-                }
-                tokio::time::sleep(pause).await;
-            }
-        });
-        wake::release_last_woken();
     }
 }
 
@@ -421,7 +233,7 @@ impl<S: Store> Outbox<S> {
     async fn enqueue_prepared(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
         let enqueued = self.inner.store.enqueue(messages).await.map_err(|error| self.inner.named(error))?;
         self.published(messages);
-        self.stir(messages);
+        self.announce(messages);
         Ok(enqueued)
     }
 
@@ -553,12 +365,6 @@ impl<S: Store> Outbox<S> {
 
     fn prepare_all<M: IntoMessage>(&self, messages: impl IntoIterator<Item = M>) -> Result<Vec<NewMessage>> {
         messages.into_iter().map(|message| self.prepare(message)).collect()
-    }
-
-    /// Lets those look who can handle what is due at once.
-    fn stir(&self, messages: &[NewMessage]) {
-        let now = messages.iter().filter(|message| message.due() == When::Now);
-        self.inner.stir(now.map(|message| self.inner.plan.registry.handles(message.topic())));
     }
 
     /// Says that messages were written, once per batch, with nothing of their content.
@@ -727,7 +533,7 @@ impl<S: TransactionalStore> Outbox<S> {
         let enqueued = enqueued.map_err(|error| self.inner.named(error))?;
         self.published(messages);
         // The commit is yours, and comes some time from now: looking starts soon, and is repeated.
-        self.stir(messages);
+        self.announce(messages);
         Ok(enqueued)
     }
 }
@@ -777,8 +583,10 @@ fn no_answer() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::OrderPolicy;
     use crate::retry::ExponentialBackoff;
     use crate::store::memory::MemoryStore;
+    use crate::topic::Topics;
 
     #[tokio::test(flavor = "current_thread")]
     async fn impossible_settings_do_not_construct() {

@@ -228,11 +228,11 @@ settings! {
     workers: u32 = 4, 1, 10_000;
     /// How many messages may wait in memory right after their commit; 0 switches the hot path off.
     hot_capacity: u32 = 1_000, 0, 1_000_000;
-    /// How many bytes of payload they may have together.
+    /// How many bytes of payload and headers they may have together.
     hot_bytes: u32 = 64 << 20, 0, 1 << 31;
     /// How many claimed messages may wait in memory for a handler.
     cold_capacity: u32 = 2_000, 1, 1_000_000;
-    /// How many bytes of payload they may have together, about: a claim is sized by the messages before it.
+    /// How many bytes of payload and headers they may have together, about: a claim is sized by the messages before it.
     cold_bytes: u32 = 64 << 20, 1, 1 << 31;
     /// The most messages of one claim.
     batch: u32 = 1_000, 1, 10_000;
@@ -261,7 +261,7 @@ settings! {
     handler_timeout: Duration = secs(300), ms(10), secs(7 * DAY);
     /// How long a cancelled handler may go on before it is dropped.
     cancel_grace: Duration = secs(5), ms(1), secs(3600);
-    /// How long handlers may go on after a shutdown has begun.
+    /// How long a graceful shutdown may take. Handlers are cut off 3s before its end, or half-way if it is shorter than 6s.
     shutdown_grace: Duration = secs(25), ms(0), secs(3600);
     /// How long done messages are kept, if pruning is on.
     keep_done_for: Duration = secs(7 * DAY), ms(0), secs(3650 * DAY);

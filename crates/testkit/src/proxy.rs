@@ -44,6 +44,8 @@ struct Control {
     mode: watch::Sender<Mode>,
     /// Grows with every order to cut what is open.
     cuts: watch::Sender<usize>,
+    /// Grows with every order to let what is open fall silent.
+    silences: watch::Sender<usize>,
     /// How many connections lost an answer.
     answers_lost: AtomicUsize,
 }
@@ -64,6 +66,7 @@ impl Proxy {
         let control = Arc::new(Control {
             mode: watch::Sender::new(Mode::Forward),
             cuts: watch::Sender::new(0),
+            silences: watch::Sender::new(0),
             answers_lost: AtomicUsize::new(0),
         });
         let accepting = tokio::spawn(accept(listener, upstream, control.clone()));
@@ -83,6 +86,12 @@ impl Proxy {
     /// Cuts every open connection, now. New ones are treated by the mode.
     pub fn cut(&self) {
         self.control.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Lets every open connection fall silent for good: it passes nothing on, and is not closed, as if a firewall had forgotten it.
+    /// New ones are treated by the mode.
+    pub fn silence(&self) {
+        self.control.silences.send_modify(|silences| *silences += 1);
     }
 
     /// How many answers [`Mode::CutAfterRequest`] has dropped.
@@ -108,6 +117,7 @@ async fn accept(listener: TcpListener, upstream: SocketAddr, control: Arc<Contro
 
 async fn connect(client: TcpStream, upstream: SocketAddr, control: Arc<Control>) {
     let mut cuts = control.cuts.subscribe();
+    let mut silences = control.silences.subscribe();
     let link = Arc::new(Link { control, doomed: AtomicBool::new(false), cut: watch::Sender::new(false) });
     let mut cut = link.cut.subscribe();
     let Ok(server) = TcpStream::connect(upstream).await else { return };
@@ -119,12 +129,15 @@ async fn connect(client: TcpStream, upstream: SocketAddr, control: Arc<Control>)
     let (from_server, to_server) = server.into_split();
     let up = pump(from_client, to_server, link.clone(), Direction::Up);
     let down = pump(from_server, to_client, link.clone(), Direction::Down);
+    let mut pumping = std::pin::pin!(async { tokio::join!(up, down) });
     tokio::select! {
         // A cut comes first: what is held up when it is cut does not pass when the mode changes right afterwards.
         biased;
         _ = cuts.changed() => {}
         _ = cut.changed() => {}
-        _ = async { tokio::join!(up, down) } => {}
+        // The pumps stay, and with them both sockets.
+        _ = silences.changed() => drop(cuts.changed().await),
+        _ = &mut pumping => {}
     }
     // Both directions are dropped here, and so is the connection.
 }

@@ -9,6 +9,7 @@ mod audit_joins;
 mod node;
 mod plan;
 mod producer;
+mod sink;
 mod store;
 mod world;
 

@@ -60,10 +60,15 @@ const TRANSITIONS: &[&str] = &[
     "wait deferred",
     "nothing to continue with",
     "continuation sent",
+    "hasten",
+    "sink took",
+    "sink down",
 ];
 
-/// What needs a coincidence to happen: a waiting message that goes on, and is not acked in time.
-const SELDOM: &[(&str, u64)] = &[("crash after a continuation", 30), ("continuation repeated", 30)];
+/// What needs a coincidence to happen: a waiting message that goes on, and is not acked in time; a sink that goes down between a message
+/// and its answer.
+const SELDOM: &[(&str, u64)] =
+    &[("crash after a continuation", 30), ("continuation repeated", 30), ("sink answer lost", 3)];
 
 /// A loop that never waits stops the simulated clock, and so the test: it is named and ended from outside.
 struct Watchdog {
@@ -181,6 +186,8 @@ fn defects_are_noticed() {
         (Sabotage::MiscountSteps, "I7"),
         (Sabotage::ForgetContinuations, "I8"),
         (Sabotage::ContinueAgain, "I8"),
+        (Sabotage::ForgetReceivers, "I5"),
+        (Sabotage::NoRecovery, "I11"),
     ] {
         let noticed = AtomicBool::new(false);
         let seed = (0..400).find(|seed| {

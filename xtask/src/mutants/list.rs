@@ -49,6 +49,8 @@ pub(super) enum Program {
     Runtime,
     /// Many stores at a time, over a simulated network.
     Tenants,
+    /// Whole outboxes on a simulated clock, with faults.
+    Simulation,
     /// What the core tests by itself.
     CoreUnits,
     /// The sink and the consumer on a real RabbitMQ.
@@ -61,7 +63,7 @@ pub(super) enum Program {
 
 impl Program {
     /// In an order in which little is built twice: what depends on most comes first.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Stores,
         Self::SqlxWhole,
         Self::SqlxUnits,
@@ -71,6 +73,7 @@ impl Program {
         Self::Memory,
         Self::Runtime,
         Self::Tenants,
+        Self::Simulation,
         Self::CoreUnits,
     ];
 
@@ -83,6 +86,7 @@ impl Program {
             Self::Memory => &["-p", "posthaste-testkit", "--test", "memory"],
             Self::Runtime => &["-p", "posthaste-testkit", "--test", "runtime", "--test", "looks"],
             Self::Tenants => &["-p", "posthaste-testkit", "--test", "tenants"],
+            Self::Simulation => &["-p", "posthaste-testkit", "--test", "simulation"],
             Self::CoreUnits => &["-p", "posthaste-core", "--lib"],
             Self::Rabbitmq => &["-p", "posthaste-rabbitmq", "--test", "rabbitmq"],
             Self::RabbitmqUnits => &["-p", "posthaste-rabbitmq", "--lib"],

@@ -10,7 +10,8 @@
 //!
 //! So there are at most twice as many calls as connections: `most` in time, [`spare`] late ones and [`spare`] retries. Only when
 //! so many stores fall silent at once that their calls would fill the budget, and other stores answer, more calls may leave it:
-//! up to [`LATE_PER_CONNECTION`] for each connection.
+//! up to [`LATE_PER_CONNECTION`] for each connection. If their calls have filled it, no other store can show that it answers; then
+//! one call leaves it every [`RELIEF_EVERY`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ const MOST_PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_TYPICAL: Duration = Duration::from_millis(50);
 /// How many late calls there may be for each connection when a server with thousands of tenants goes away. It bounds sockets.
 const LATE_PER_CONNECTION: usize = 32;
+/// How often a call leaves a budget that only silent stores use. Rarely: if no store answers, these calls pile up.
+const RELIEF_EVERY: Duration = MOST_PATIENCE;
 
 /// How many calls may wait for stores that do not answer, beside the calls in time.
 fn spare(most: usize) -> usize {
@@ -56,6 +59,8 @@ pub(super) struct Connections {
     typical: Duration,
     /// When a store last answered.
     answered: Option<Instant>,
+    /// When a call last left the budget because only silent stores used it.
+    relieved: Option<Instant>,
 }
 
 /// One store's connections.
@@ -101,6 +106,7 @@ impl Connections {
             waiting_to_retry: Waiters::by_arrival(),
             typical: FIRST_TYPICAL,
             answered: None,
+            relieved: None,
         }
     }
 
@@ -158,9 +164,11 @@ impl Connections {
         let grant = if is_silent {
             self.waiting_to_retry.is_next(priority, ticket).then(|| self.try_retry()).flatten()
         } else {
-            // A caller overtakes those that wait if its connection is open already.
+            // A caller overtakes those that wait if its connection is open already, unless they are more urgent: a store with one call
+            // after the other would keep its connection from them.
             let has_one = self.lines.get(&place).is_some_and(|line| line.in_use < line.open);
-            let is_next = has_one || self.waiting.is_next(priority, ticket);
+            let overtakes = has_one && !self.waiting.has_before(priority);
+            let is_next = overtakes || self.waiting.is_next(priority, ticket);
             is_next.then(|| self.try_take(place)).flatten()
         };
         if let Some(ticket) = ticket.filter(|_| grant.is_some()) {
@@ -245,12 +253,24 @@ impl Connections {
         if is_mass_outage && others_answer { LATE_PER_CONNECTION * self.most } else { spare(self.most) }
     }
 
+    /// Whether only silent stores use the budget, and have done so for some time: then one call leaves it, so that another store
+    /// is tried.
+    fn needs_relief(&self, now: Instant) -> bool {
+        self.stuck >= self.most
+            && self.late < LATE_PER_CONNECTION * self.most
+            && self.relieved.is_none_or(|relieved| now.duration_since(relieved) >= RELIEF_EVERY)
+    }
+
     /// A call that began then is late, and leaves the budget if it can; then it is not stuck any more.
     fn leave_budget(&mut self, place: Place, began: Instant) -> bool {
-        let most_late = self.most_late(began);
+        let now = Instant::now();
+        let has_room = self.late < self.most_late(began);
+        let is_relief = !has_room && self.needs_relief(now);
         let Some(line) = self.lines.get_mut(&place) else { return false };
         line.is_silent = true;
-        if self.late >= most_late {
+        if is_relief {
+            self.relieved = Some(now);
+        } else if !has_room {
             return false;
         }
         self.late += 1;

@@ -68,6 +68,11 @@ impl Waiters {
         }
     }
 
+    /// Whether a more urgent caller waits than this one.
+    pub(super) fn has_before(&self, priority: Priority) -> bool {
+        self.waiting.first_key_value().is_some_and(|((first, _), _)| *first < self.priority(priority))
+    }
+
     /// Lets the first caller try again.
     pub(super) fn call_first(&self) {
         if let Some((_, waiter)) = self.waiting.first_key_value() {

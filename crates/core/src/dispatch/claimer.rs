@@ -222,7 +222,7 @@ impl Claimer {
         }
         for message in messages {
             #[allow(clippy::cast_precision_loss, reason = "an estimate")]
-            let bytes = (message.payload.len() as f64).max(1.0);
+            let bytes = (message.size() as f64).max(1.0);
             self.average_bytes = 0.8 * self.average_bytes + 0.2 * bytes;
         }
     }

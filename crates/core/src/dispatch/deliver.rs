@@ -23,7 +23,7 @@ use crate::handler::{Answer, Arrival, HandlerError};
 use crate::message::Message;
 use crate::metrics::{self, count_failure};
 use crate::outbox::Home;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Settlement};
 use crate::receiver::{Receiver, ReceiverState};
 use crate::registry::Registered;
 use crate::trace::TraceContext;
@@ -37,14 +37,6 @@ pub(super) struct Delivery {
     pub(super) timeout: Duration,
 }
 
-/// What becomes of a message.
-#[derive(Debug)]
-pub(super) struct Decision {
-    pub(super) outcome: Outcome,
-    /// How far its receivers have come, if that has changed.
-    pub(super) handled: Option<Vec<String>>,
-}
-
 /// Why receivers have not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
@@ -56,8 +48,8 @@ enum Cut {
 }
 
 /// A receiver to call.
-struct Pending {
-    receiver: Arc<Registered>,
+struct Pending<'a> {
+    receiver: &'a Arc<Registered>,
     /// The attempts that it has used up.
     attempts: u32,
 }
@@ -66,42 +58,47 @@ type Calling<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 impl Delivery {
     /// Calls the receivers, and decides by their answers.
-    pub(super) async fn run(self) -> Decision {
+    pub(super) async fn run(self) -> Settlement {
         let message = match self.open().await {
             Ok(message) => message,
             Err(error) => return self.cannot_open(error),
         };
-        let started = Instant::now();
-        self.call_receivers(&message).await;
+        let (receivers, started) = (self.receivers(), Instant::now());
+        self.call_receivers(&message, &receivers).await;
         let cut = match self.progress.why_cancelled() {
             Some(Why::TimedOut) => Cut::TimedOut,
             Some(Why::ShutDown | Why::Lost) | None => Cut::Released,
         };
-        self.decide(&message, cut, started.elapsed())
+        self.decide(&message, &receivers, cut, started.elapsed())
     }
 
     /// Decides about a delivery that was dropped because it timed out.
-    pub(super) fn timed_out(self) -> Decision {
-        self.decide(&self.message, Cut::TimedOut, self.timeout)
+    pub(super) fn timed_out(self) -> Settlement {
+        self.decide(&self.message, &self.receivers(), Cut::TimedOut, self.timeout)
     }
 
     /// Decides about a delivery that was dropped although it has not timed out. Calls no code of users.
-    pub(super) fn released(self) -> Decision {
-        self.decide(&self.message, Cut::Released, Duration::ZERO)
+    pub(super) fn released(self) -> Settlement {
+        self.decide(&self.message, &self.receivers(), Cut::Released, Duration::ZERO)
     }
 
     /// Decides about a delivery that blocks its thread. Calls no code of users.
-    pub(super) fn stuck(self) -> Decision {
-        self.decide(&self.message, Cut::Stuck, self.timeout)
+    pub(super) fn stuck(self) -> Settlement {
+        self.decide(&self.message, &self.receivers(), Cut::Stuck, self.timeout)
     }
 
     /// Decides about a delivery that ended without a decision. Calls no code of users.
-    pub(super) fn unexplained(self) -> Decision {
+    pub(super) fn unexplained(self) -> Settlement {
         let outcome = verdict::unexplained(&self.message, self.home.plan());
         let called = self.progress.called();
         let name = called.last().map_or("", |call| call.receiver.name.as_str());
         self.log_failure(&self.message, name, self.message.attempts, &outcome, false);
         self.decided(&self.message, outcome, None)
+    }
+
+    /// All receivers of the message, in their order.
+    fn receivers(&self) -> Vec<Arc<Registered>> {
+        self.home.plan().registry.of(self.message.topic.as_str())
     }
 
     /// Decrypts the message for its receivers.
@@ -114,14 +111,14 @@ impl Delivery {
         }
     }
 
-    fn cannot_open(&self, error: HandlerError) -> Decision {
+    fn cannot_open(&self, error: HandlerError) -> Settlement {
         let attempts = self.message.attempts;
         let outcome = self.judge(&self.message, "", attempts, Ended::Answered(Err(error))).outcome;
         self.decided(&self.message, outcome, None)
     }
 
     /// Calls all receivers that are due.
-    async fn call_receivers(&self, message: &Arc<Message>) {
+    async fn call_receivers(&self, message: &Arc<Message>, receivers: &[Arc<Registered>]) {
         let context = TraceContext::of(message).child();
         let span = info_span!(
             "deliver",
@@ -132,19 +129,21 @@ impl Delivery {
             span_id = %context.span_hex(),
             store = %self.home.name(),
         );
-        let pending = self.pending(message);
         let calls = async {
-            if let [only] = &pending[..] {
-                return self.call(message, only).await;
+            if let Some(only) = sole(message, receivers) {
+                return self.call(message, only, message.attempts).await;
             }
+            let pending = pending(message, receivers);
             let (sinks, handlers): (Vec<_>, Vec<_>) =
                 pending.iter().partition(|pending| pending.receiver.is_sink());
             let one_by_one = async {
-                for handler in handlers {
-                    self.call(message, handler).await;
+                for Pending { receiver, attempts } in handlers {
+                    self.call(message, receiver, *attempts).await;
                 }
             };
-            let at_once = sinks.into_iter().map(|sink| Box::pin(self.call(message, sink)) as Calling<'_>);
+            let at_once = sinks.into_iter().map(|Pending { receiver, attempts }| {
+                Box::pin(self.call(message, receiver, *attempts)) as Calling<'_>
+            });
             let calls: Vec<Calling<'_>> =
                 std::iter::once(Box::pin(one_by_one) as Calling<'_>).chain(at_once).collect();
             all(calls).await;
@@ -152,28 +151,12 @@ impl Delivery {
         context.scope(calls.instrument(span)).await;
     }
 
-    /// The receivers that get the message in this delivery.
-    fn pending(&self, message: &Message) -> Vec<Pending> {
-        let known = message.receivers();
-        let receivers = self.home.plan().registry.of(message.topic.as_str());
-        let due = receivers.into_iter().filter_map(|receiver| {
-            match together::standing(message, &known, &receiver.name) {
-                ReceiverState::Waiting { attempts, delay: Duration::ZERO } => {
-                    Some(Pending { receiver, attempts })
-                }
-                _ => None,
-            }
-        });
-        due.collect()
-    }
-
-    /// Calls one receiver, unless the delivery is to stop.
-    async fn call(&self, message: &Arc<Message>, pending: &Pending) {
-        let Pending { receiver, attempts } = pending;
+    /// Calls one receiver, which has used up so many attempts, unless the delivery is to stop.
+    async fn call(&self, message: &Arc<Message>, receiver: &Arc<Registered>, attempts: u32) {
         if self.progress.is_cancelled() {
             return;
         }
-        let arrival = self.arrival(message, *attempts);
+        let arrival = self.arrival(message, attempts);
         // A target of its own: services with thousands of messages a second can leave it out, and keep the span.
         info!(target: "posthaste_core::delivery", handler = %receiver.name, "handler called");
         self.progress.calls(receiver);
@@ -183,7 +166,7 @@ impl Delivery {
             .unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic)));
         // The answer of a receiver that was cancelled does not count: the reason for the cancellation decides.
         if answer.is_ok() || !self.progress.is_cancelled() {
-            let judgement = self.judge(message, &receiver.name, *attempts, Ended::Answered(answer));
+            let judgement = self.judge(message, &receiver.name, attempts, Ended::Answered(answer));
             self.progress.answered(receiver, judgement);
         }
     }
@@ -214,19 +197,20 @@ impl Delivery {
     }
 
     /// Decides what becomes of the message, by what its receivers have answered, and by why others have not.
-    fn decide(&self, message: &Message, cut: Cut, elapsed: Duration) -> Decision {
-        let receivers = self.home.plan().registry.of(message.topic.as_str());
-        let called = self.progress.called();
-        if let [only] = &receivers[..]
-            && message.handled.is_empty()
-        {
-            let outcome = self.decide_alone(message, only, called, cut);
-            return self.decided(message, outcome, None);
+    fn decide(
+        &self,
+        message: &Message,
+        receivers: &[Arc<Registered>],
+        cut: Cut,
+        elapsed: Duration,
+    ) -> Settlement {
+        if let Some(only) = sole(message, receivers) {
+            return self.decided(message, self.decide_alone(message, only, cut), None);
         }
-        let known = message.receivers();
+        let (known, called) = (message.receivers(), self.progress.called());
         let mut is_released = false;
         let mut fates = Vec::with_capacity(receivers.len());
-        for receiver in &receivers {
+        for receiver in receivers {
             let call = called.iter().find(|call| Arc::ptr_eq(&call.receiver, receiver));
             let is_answered = call.is_some_and(|call| call.judgement.is_some());
             let fate = match together::standing(message, &known, &receiver.name) {
@@ -247,9 +231,8 @@ impl Delivery {
         self.decide_together(message, &known, &fates, is_released)
     }
 
-    fn decide_alone(&self, message: &Message, only: &Registered, called: Vec<Call>, cut: Cut) -> Outcome {
-        let judgement = called.into_iter().next().and_then(|call| call.judgement);
-        let ended = match (judgement, cut) {
+    fn decide_alone(&self, message: &Message, only: &Registered, cut: Cut) -> Outcome {
+        let ended = match (self.progress.judgement(), cut) {
             (Some(judgement), _) => return judgement.outcome,
             (None, Cut::Released) => Ended::ShutDown,
             (None, Cut::TimedOut) => self.ended_late(only),
@@ -300,7 +283,7 @@ impl Delivery {
         known: &[Receiver],
         fates: &[(String, Fate)],
         is_released: bool,
-    ) -> Decision {
+    ) -> Settlement {
         let (mut outcome, lines) = together::combine(known, fates, fastrand::f64());
         if is_released {
             outcome = Outcome::Release;
@@ -308,9 +291,9 @@ impl Delivery {
         self.decided(message, outcome, Some(lines).filter(|lines| *lines != message.handled))
     }
 
-    fn decided(&self, message: &Message, outcome: Outcome, handled: Option<Vec<String>>) -> Decision {
+    fn decided(&self, message: &Message, outcome: Outcome, handled: Option<Vec<String>>) -> Settlement {
         self.log_death(message, &outcome);
-        Decision { outcome, handled }
+        Settlement { lease: message.lease(), outcome, handled }
     }
 
     /// Logs and counts the failure of one receiver, if it is one. A sink that is down has said so itself, once.
@@ -338,6 +321,27 @@ impl Delivery {
             store = %self.home.name(), "a message is dead"
         );
     }
+}
+
+/// The one receiver of a message, if it never had another one: then the message itself says where that one stands.
+fn sole<'a>(message: &Message, receivers: &'a [Arc<Registered>]) -> Option<&'a Arc<Registered>> {
+    match receivers {
+        [only] if message.handled.is_empty() => Some(only),
+        _ => None,
+    }
+}
+
+/// The receivers that get the message in this delivery.
+fn pending<'a>(message: &Message, receivers: &'a [Arc<Registered>]) -> Vec<Pending<'a>> {
+    let known = message.receivers();
+    let due =
+        receivers.iter().filter_map(|receiver| match together::standing(message, &known, &receiver.name) {
+            ReceiverState::Waiting { attempts, delay: Duration::ZERO } => {
+                Some(Pending { receiver, attempts })
+            }
+            _ => None,
+        });
+    due.collect()
 }
 
 /// Runs all of these to their end, at the same time.

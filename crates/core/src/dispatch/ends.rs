@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::deliver::Decision;
 use crate::id::Lease;
+use crate::outcome::Settlement;
 
 /// The end of one delivery.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) lease: Lease,
-    /// What was decided; none if the delivery was dropped before.
-    pub(super) decision: Option<Decision>,
+    /// What to tell the store; none if the delivery was dropped before that was decided, or its lease was lost.
+    pub(super) settlement: Option<Settlement>,
 }
 
 /// Ends that nobody has looked at yet.
@@ -65,29 +65,29 @@ impl Ends {
 pub(super) struct Ending {
     ends: Arc<Ends>,
     lease: Lease,
-    decision: Option<Decision>,
+    settlement: Option<Settlement>,
     rings: bool,
 }
 
 impl Ending {
     pub(super) fn new(ends: &Arc<Ends>, lease: Lease) -> Self {
-        Self { ends: Arc::clone(ends), lease, decision: None, rings: true }
+        Self { ends: Arc::clone(ends), lease, settlement: None, rings: true }
     }
 
     /// It is decided what becomes of the message.
-    pub(super) fn decided(mut self, decision: Decision) {
-        self.decision = Some(decision);
+    pub(super) fn decided(mut self, settlement: Settlement) {
+        self.settlement = Some(settlement);
     }
 
     /// The same, and the caller rings soon.
-    pub(super) fn decided_silently(mut self, decision: Decision) {
-        (self.decision, self.rings) = (Some(decision), false);
+    pub(super) fn decided_silently(mut self, settlement: Settlement) {
+        (self.settlement, self.rings) = (Some(settlement), false);
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.ends.left().ends.push(End { lease: self.lease, decision: self.decision.take() });
+        self.ends.left().ends.push(End { lease: self.lease, settlement: self.settlement.take() });
         if self.rings {
             self.ends.ring();
         }
@@ -102,8 +102,8 @@ mod tests {
     use crate::id::WorkItemId;
     use crate::outcome::Outcome;
 
-    fn ack() -> Decision {
-        Decision { outcome: Outcome::Ack, handled: None }
+    fn ack(item: i64) -> Settlement {
+        Settlement::new(lease(item), Outcome::Ack)
     }
 
     fn lease(item: i64) -> Lease {
@@ -116,7 +116,7 @@ mod tests {
         let ends = Arc::new(Ends::default());
         let task = |item| {
             let ending = Ending::new(&ends, lease(item));
-            tokio::spawn(async move { ending.decided(ack()) })
+            tokio::spawn(async move { ending.decided(ack(item)) })
         };
         let dropped = task(1);
         dropped.abort();
@@ -124,7 +124,7 @@ mod tests {
         drop((dropped.await, answered.await));
         ends.some().await;
         let mut came: Vec<_> =
-            ends.take().into_iter().map(|end| (end.lease, end.decision.is_some())).collect();
+            ends.take().into_iter().map(|end| (end.lease, end.settlement.is_some())).collect();
         came.sort_unstable();
         assert_eq!(came, [(lease(1), false), (lease(2), true)]);
         assert!(ends.take().is_empty());
@@ -135,7 +135,7 @@ mod tests {
     async fn silent_ones_wait_for_a_ring() {
         let ends = Arc::new(Ends::default());
         let is_told = async || tokio::time::timeout(Duration::from_millis(20), ends.some()).await.is_ok();
-        Ending::new(&ends, lease(1)).decided_silently(ack());
+        Ending::new(&ends, lease(1)).decided_silently(ack(1));
         assert!(!is_told().await);
         drop(Ending::new(&ends, lease(2)));
         assert!(is_told().await);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(ends.take().len(), 2);
         ends.ring();
         assert!(!is_told().await, "nothing is there");
-        Ending::new(&ends, lease(3)).decided_silently(ack());
+        Ending::new(&ends, lease(3)).decided_silently(ack(3));
         ends.ring();
         assert!(is_told().await);
     }

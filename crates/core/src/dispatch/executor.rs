@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::deliver::{Decision, Delivery};
+use super::deliver::Delivery;
 use super::ends::{End, Ending, Ends};
-use super::held::{Awaits, Held, Holding, Phase, Running, Stage, Why, runs_alone};
+use super::held::{Awaits, Counts, Held, Holding, Path, Phase, Running, Stage, Why, runs_alone};
 use super::progress::Progress;
 use super::queue::Queue;
 use super::runners::{Runners, Start};
@@ -23,7 +23,7 @@ use crate::metrics::{self, Times};
 use crate::outbox::Home;
 use crate::outcome::Outcome;
 
-/// How long a dropped handler may take to be gone, before its thread counts as blocked.
+/// See [`Executor::drop_grace`]; a shutdown has less time.
 const DROP_GRACE: Duration = Duration::from_millis(500);
 
 /// See the module.
@@ -37,6 +37,8 @@ pub(super) struct Executor {
     ends: Arc<Ends>,
     /// Handlers that block their thread, and cannot be dropped.
     stuck: HashSet<Lease>,
+    /// How long a dropped handler may take to be gone, before its thread counts as blocked.
+    drop_grace: Duration,
     next_deadline: Option<Instant>,
     /// Since when everything else is waited for, because a suspect is next.
     clearing_since: Option<Instant>,
@@ -71,13 +73,6 @@ enum Readiness {
     NeedsRenewal,
 }
 
-/// A message whose delivery is over, and what was decided; no decision means that its lease was lost.
-#[derive(Debug)]
-pub(super) struct Over {
-    pub(super) lease: Lease,
-    pub(super) decision: Option<Decision>,
-}
-
 impl Executor {
     pub(super) fn new(home: Arc<dyn Home>) -> Self {
         Self {
@@ -87,6 +82,7 @@ impl Executor {
             starts: Vec::new(),
             ends: Arc::default(),
             stuck: HashSet::new(),
+            drop_grace: DROP_GRACE,
             next_deadline: None,
             clearing_since: None,
             alone_until: None,
@@ -106,10 +102,8 @@ impl Executor {
     }
 
     /// This message can start.
-    pub(super) fn enqueue(&mut self, held: &Held, lease: Lease) {
-        if let Some((_, waiting)) = held.waiting(lease) {
-            self.queue.push(lease, waiting.slot.is_some());
-        }
+    pub(super) fn enqueue(&mut self, lease: Lease, path: Path) {
+        self.queue.push(lease, path);
     }
 
     /// Whether a suspect runs alone, or waits to. Nothing else can start then; and nothing may join a suspect that waits: if
@@ -131,8 +125,7 @@ impl Executor {
 
     /// Starts everything that can start.
     pub(super) fn start(&mut self, held: &mut Held, gate: Gate, now: Instant) -> Started {
-        let next = self.queue.peek(held).and_then(|lease| held.get(lease));
-        if !next.is_some_and(|next| runs_alone(&next.message)) {
+        if !self.queue.peek(held).is_some_and(|(_, next)| runs_alone(&next.message)) {
             // The suspect that the others were waited for has lost its lease meanwhile.
             self.clearing_since = None;
         }
@@ -140,9 +133,9 @@ impl Executor {
         let mut started = Started::default();
         let mut times = Times::new(metrics::WAIT_SECONDS, self.home.name(), "path");
         while !gate.is_closed && self.free(held) > 0 && !self.runs_suspect(held, now) {
-            let Some(lease) = self.queue.peek(held) else { break };
+            let Some((lease, next)) = self.queue.peek(held) else { break };
             self.alone_until = None;
-            match self.readiness(held, lease, gate, now) {
+            match self.readiness(next, held.counts(), gate, now) {
                 Readiness::Now => self.launch(held, lease, now, &mut times, &mut started),
                 Readiness::Later => break,
                 Readiness::NeedsRenewal => {
@@ -162,11 +155,10 @@ impl Executor {
     }
 
     /// Whether the message that is next may start.
-    fn readiness(&mut self, held: &Held, lease: Lease, gate: Gate, now: Instant) -> Readiness {
-        let Some(next) = held.get(lease) else { return Readiness::Later };
+    fn readiness(&mut self, next: &Holding, held: &Counts, gate: Gate, now: Instant) -> Readiness {
         let length = self.home.plan().settings.lease;
         let is_suspect = runs_alone(&next.message);
-        let has_others = held.counts().running > 0 || gate.is_settling || held.counts().decided > 0;
+        let has_others = held.running > 0 || gate.is_settling || held.decided > 0;
         if is_suspect && has_others {
             // If it kills the process, it must not take others with it, nor outcomes that are about to be settled. But a slow
             // handler may not keep it waiting for ever.
@@ -197,8 +189,9 @@ impl Executor {
         self.clearing_since = None;
         let Some((Holding { message, .. }, waiting)) = held.waiting(lease) else { return };
         let waited = now.duration_since(waiting.since);
-        times.add(waiting.path(), waited);
-        if waiting.slot.is_none() {
+        let path = waiting.path();
+        times.add(path.name(), waited);
+        if path == Path::Cold {
             started.waited.push(waited);
         }
         if runs_alone(message) {
@@ -223,7 +216,7 @@ impl Executor {
     }
 
     /// Takes in the deliveries that have ended; none if there were none. Not every end is the end of a message.
-    pub(super) fn ended(&mut self, held: &mut Held) -> Option<Vec<Over>> {
+    pub(super) fn ended(&mut self, held: &mut Held) -> Option<Vec<End>> {
         let ends = self.ends.take();
         if ends.is_empty() {
             return None;
@@ -233,19 +226,19 @@ impl Executor {
         Some(ends.into_iter().filter_map(|end| self.over(held, end, &mut times)).collect())
     }
 
-    fn over(&mut self, held: &mut Held, end: End, times: &mut Times) -> Option<Over> {
-        let End { lease, decision } = end;
-        if self.stuck.remove(&lease) {
+    fn over(&mut self, held: &mut Held, end: End, times: &mut Times) -> Option<End> {
+        let End { lease, settlement } = end;
+        if !self.stuck.is_empty() && self.stuck.remove(&lease) {
             self.home.share().ended();
             return None;
         }
         let (message, running) = held.running(lease)?;
         times.add(message.topic.as_str(), running.started.elapsed());
-        let decision = match (decision, running.phase) {
+        let settlement = match (settlement, running.phase) {
             // Done is done, however late: the store knows whether the lease still holds.
-            (Some(decision), _) if decision.outcome == Outcome::Ack => Some(decision),
+            (Some(settlement), _) if settlement.outcome == Outcome::Ack => Some(settlement),
             _ if running.is_lost => None,
-            (Some(decision), _) => Some(decision),
+            (Some(settlement), _) => Some(settlement),
             (None, Phase::Cancelled(Why::TimedOut) | Phase::Dropped(Why::TimedOut)) => {
                 self.judge(held, lease);
                 return None;
@@ -259,7 +252,7 @@ impl Executor {
             }
         };
         self.home.share().ended();
-        Some(Over { lease, decision })
+        Some(End { lease, settlement })
     }
 
     /// Asks the retry policy what becomes of a delivery that timed out and was dropped. The policy is the user's, so it runs
@@ -294,7 +287,7 @@ impl Executor {
     }
 
     /// Looks at the deliveries whose phase is over. Returns those that are given up.
-    pub(super) fn on_deadline(&mut self, held: &mut Held, now: Instant) -> Vec<Over> {
+    pub(super) fn on_deadline(&mut self, held: &mut Held, now: Instant) -> Vec<End> {
         if self.next_deadline.is_none_or(|deadline| now < deadline) {
             return Vec::new();
         }
@@ -309,7 +302,7 @@ impl Executor {
                         running.deadline = now + running.timeout;
                     }
                     Phase::Dropped(_) | Phase::Judged if !running.progress.is_polled() => {
-                        running.deadline = now + DROP_GRACE;
+                        running.deadline = now + self.drop_grace;
                     }
                     Phase::Working => {
                         warn!(
@@ -321,7 +314,7 @@ impl Executor {
                     }
                     Phase::Cancelled(why) => {
                         running.progress.abort();
-                        (running.phase, running.deadline) = (Phase::Dropped(why), now + DROP_GRACE);
+                        (running.phase, running.deadline) = (Phase::Dropped(why), now + self.drop_grace);
                     }
                     Phase::Dropped(_) | Phase::Judged => {
                         stuck.push(lease);
@@ -336,21 +329,21 @@ impl Executor {
     }
 
     /// A delivery was dropped and is still there: it blocks its thread, and nothing can end it.
-    fn give_up(&mut self, held: &mut Held, lease: Lease) -> Option<Over> {
+    fn give_up(&mut self, held: &mut Held, lease: Lease) -> Option<End> {
         let (message, running) = held.running(lease)?;
         error!(
             message_id = %message.id, topic = %message.topic, store = %self.home.name(),
             "handler blocks its thread and cannot be stopped"
         );
         self.stuck.insert(lease);
-        let decision = match running.phase {
+        let settlement = match running.phase {
             _ if running.is_lost => None,
             Phase::Cancelled(Why::ShutDown | Why::Lost) | Phase::Dropped(Why::ShutDown | Why::Lost) => {
                 Some(delivery(&self.home, message, running).released())
             }
             _ => Some(delivery(&self.home, message, running).stuck()),
         };
-        Some(Over { lease, decision })
+        Some(End { lease, settlement })
     }
 
     /// Nothing in this process ran for this long: a handler has blocked the only thread, or the process was stopped. The
@@ -360,8 +353,11 @@ impl Executor {
         self.next_deadline = self.next_deadline.map(|next| next + lasted);
     }
 
-    /// The grace of a shutdown is over: every delivery ends before this moment.
-    pub(super) fn cut_off(&mut self, held: &mut Held, until: Instant) {
+    /// A shutdown has waited for handlers until now: those that still run have this long to stop, and once more as long to be gone
+    /// when they are dropped.
+    pub(super) fn cut_off(&mut self, held: &mut Held, now: Instant, grace: Duration) {
+        let until = now + grace;
+        self.drop_grace = grace.min(DROP_GRACE);
         let (mut working, mut is_any) = (0_usize, false);
         for (_, _, running) in held.all_running() {
             if running.phase == Phase::Working {

@@ -52,9 +52,25 @@ pub(super) enum Awaits {
     Renewal,
 }
 
+/// How a message came here: from memory right after its commit, or by a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    Hot,
+    Cold,
+}
+
+impl Path {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Hot => "hot",
+            Self::Cold => "cold",
+        }
+    }
+}
+
 impl Waiting {
-    pub(super) fn path(&self) -> &'static str {
-        if self.slot.is_some() { "hot" } else { "cold" }
+    pub(super) fn path(&self) -> Path {
+        if self.slot.is_some() { Path::Hot } else { Path::Cold }
     }
 }
 
@@ -109,7 +125,7 @@ pub(super) struct Counts {
     pub(super) awaiting_pause_check: usize,
     pub(super) hot: usize,
     pub(super) cold: usize,
-    /// The payloads of the cold ones.
+    /// The bytes of the cold ones.
     pub(super) cold_bytes: usize,
     pub(super) awaiting_renewal: usize,
     /// Messages that wait and must run alone.
@@ -141,7 +157,7 @@ impl Counts {
                     (Awaits::Handler, Some(_)) => change(&mut self.hot, 1),
                     (Awaits::Handler, None) => {
                         change(&mut self.cold, 1);
-                        change(&mut self.cold_bytes, holding.message.payload.len());
+                        change(&mut self.cold_bytes, holding.message.size());
                     }
                 }
             }

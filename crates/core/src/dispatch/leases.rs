@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::held::{Awaits, Decided, Held, Holding, Running, Stage, Waiting};
+use super::held::{Awaits, Decided, Held, Holding, Path, Running, Stage, Waiting};
 use crate::id::Lease;
 use crate::outbox::Home;
 use crate::outcome::Settled;
@@ -31,7 +31,7 @@ pub(super) struct Renewed {
     /// These are lost.
     pub(super) lost: Vec<Lease>,
     /// These waited for nothing else, and can start.
-    pub(super) queued: Vec<Lease>,
+    pub(super) queued: Vec<(Lease, Path)>,
 }
 
 impl Leases {
@@ -91,7 +91,7 @@ impl Leases {
                 if let Stage::Waiting(waiting @ Waiting { awaits: Awaits::Renewal, .. }) = &mut holding.stage
                 {
                     waiting.awaits = Awaits::Handler;
-                    renewed.queued.push(*lease);
+                    renewed.queued.push((*lease, waiting.path()));
                 }
             });
         }

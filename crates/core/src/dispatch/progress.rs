@@ -73,6 +73,11 @@ impl Progress {
         self.way().calls.clone()
     }
 
+    /// What was decided for the receiver that was called first.
+    pub(super) fn judgement(&self) -> Option<Judgement> {
+        self.way().calls.first_mut().and_then(|call| call.judgement.take())
+    }
+
     /// Asks it to stop. The first reason counts.
     pub(super) fn cancel(&self, why: Why) {
         self.way().why_cancelled.get_or_insert(why);

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use super::held::{Awaits, Held};
+use super::held::{Awaits, Held, Holding, Path};
 use crate::id::Lease;
 
 /// After so many hot messages in a row a cold one has its turn.
@@ -18,22 +18,27 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, lease: Lease, is_hot: bool) {
-        let lane = if is_hot { &mut self.hot } else { &mut self.cold };
+    pub(super) fn push(&mut self, lease: Lease, path: Path) {
+        let lane = match path {
+            Path::Hot => &mut self.hot,
+            Path::Cold => &mut self.cold,
+        };
         lane.push_back(lease);
     }
 
     /// The next message to start.
-    pub(super) fn peek(&mut self, held: &Held) -> Option<Lease> {
+    pub(super) fn peek<'a>(&mut self, held: &'a Held) -> Option<(Lease, &'a Holding)> {
         let lane = if self.is_cold_next(held) { &mut self.cold } else { &mut self.hot };
-        let is_queued = |lease: &Lease| {
-            held.waiting(*lease).is_some_and(|(_, waiting)| waiting.awaits == Awaits::Handler)
-        };
-        // Leases that were lost or given back are still in here.
-        while lane.front().is_some_and(|lease| !is_queued(lease)) {
-            lane.pop_front();
+        loop {
+            let lease = *lane.front()?;
+            match held.waiting(lease) {
+                Some((holding, waiting)) if waiting.awaits == Awaits::Handler => {
+                    return Some((lease, holding));
+                }
+                // Leases that were lost or given back are still in here.
+                _ => drop(lane.pop_front()),
+            }
         }
-        lane.front().copied()
     }
 
     /// Takes out the message that `peek` returned, before its stage changes.

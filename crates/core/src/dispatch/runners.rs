@@ -16,9 +16,10 @@ use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::deliver::{Decision, Delivery};
+use super::deliver::Delivery;
 use super::ends::{Ending, Ends};
 use super::progress::Progress;
+use crate::outcome::Settlement;
 
 /// How long a runner goes on before it lets others have its thread, the dispatcher among them.
 const TURN: Duration = Duration::from_micros(100);
@@ -137,15 +138,15 @@ async fn run(mut runner: Runner, ends: Arc<Ends>) {
         }
         room.as_mut().set(Some(delivery.run()));
         match poll_fn(|context| Poll::Ready(poll(&progress, room.as_mut(), context))).await {
-            Poll::Ready(decision) => {
+            Poll::Ready(settlement) => {
                 room.as_mut().set(None);
-                ending.decided_silently(decision);
+                ending.decided_silently(settlement);
             }
             Poll::Pending => {
                 let mut delivery = std::mem::replace(&mut room, Box::pin(None));
                 let own = Arc::clone(&progress);
-                let decision = poll_fn(move |context| poll(&own, delivery.as_mut(), context));
-                progress.becomes(async move { ending.decided(decision.await) });
+                let settlement = poll_fn(move |context| poll(&own, delivery.as_mut(), context));
+                progress.becomes(async move { ending.decided(settlement.await) });
             }
         }
         if since.elapsed() >= TURN {
@@ -158,11 +159,11 @@ async fn run(mut runner: Runner, ends: Arc<Ends>) {
 }
 
 /// Polls what is in a room; there is always something.
-fn poll<F: Future<Output = Decision>>(
+fn poll<F: Future<Output = Settlement>>(
     progress: &Progress,
     room: Pin<&mut Option<F>>,
     context: &mut Context<'_>,
-) -> Poll<Decision> {
+) -> Poll<Settlement> {
     progress.polled(|| room.as_pin_mut().map_or(Poll::Pending, |delivery| delivery.poll(context)))
 }
 
@@ -231,7 +232,7 @@ mod tests {
                 ends.extend(self.ends.take());
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            ends.iter().filter(|end| end.decision.is_some()).count()
+            ends.iter().filter(|end| end.settlement.is_some()).count()
         }
     }
 

@@ -297,7 +297,7 @@ pub(crate) async fn handle<S: Store>(inner: Arc<Inner<S>>, message: Arc<Message>
         "the wait for a join is over"
     );
     if let Some(continuation) = continuation.filter(|_| first) {
-        inner.stir_now(&continuation);
+        inner.announce_committed(&continuation);
     }
     Ok(())
 }

@@ -177,7 +177,7 @@ impl<S: JoinStore> Outbox<S> {
         inner.plan.seal(&mut message[0])?;
         inner.store.insert(connection, &message, Birth::Ready).await?;
         self.published(&message);
-        self.stir(&message);
+        self.announce(&message);
         Ok(id)
     }
 

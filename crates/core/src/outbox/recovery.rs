@@ -14,6 +14,7 @@ use tracing::{error, info};
 
 use super::Inner;
 use crate::dispatch::call::unpanicked;
+use crate::dispatch::wake::Reason;
 use crate::error::Result;
 use crate::metrics::{self, count_with};
 use crate::shutdown::Shutdown;
@@ -124,7 +125,7 @@ async fn pay<S: Store>(inner: &Arc<Inner<S>>, visit: Visit, shutdown: &Shutdown)
     };
     if hastened > 0 {
         info!(sink = %visit.sink, store = %inner.name, messages = hastened, "messages that waited for a sink are due");
-        inner.look_at_once();
+        inner.wakeup.wake(Reason::Now);
     }
     let on_trial = inner.plan.registry.sink(&visit.sink).is_some_and(Guarded::is_on_trial);
     let (after, is_over) = match visit.recovery {

@@ -17,6 +17,7 @@ use tracing::{Instrument as _, warn};
 use super::{Outbox, one};
 use crate::clock::{Clock as _, SystemClock};
 use crate::dispatch::hot::{Fresh, Room, Slot};
+use crate::dispatch::wake::Reason;
 use crate::error::{ErrorKind, Result};
 use crate::event::IntoMessage;
 use crate::id::{Lease, WorkItemId};
@@ -162,7 +163,7 @@ impl<S: Transactions> OutboxTransaction<S> {
         if !at_once || !inner.plan.registry.handles_now(message.topic()) {
             return None;
         }
-        match inner.door.reserve(message.payload().len()) {
+        match inner.door.reserve(message.size()) {
             Room::Slot(slot) => Some(slot),
             Room::Closed => None,
             Room::Paused => {
@@ -207,7 +208,7 @@ impl<S: Transactions> OutboxTransaction<S> {
                     release(&self.outbox, &stranded.leases).await;
                     stranded.leases.clear();
                 }
-                inner.stir(ready);
+                inner.announce(Reason::Soon, ready);
                 Ok(())
             }
             Err(error) => {

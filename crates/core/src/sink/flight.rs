@@ -101,7 +101,7 @@ impl Shared {
         };
         let mut bytes = 0;
         let fits = |parcel: &&Parcel| {
-            bytes += parcel.message.payload.len();
+            bytes += parcel.message.size();
             bytes <= MOST_BYTES
         };
         let count = flights.waiting.iter().take(most).take_while(fits).count().max(1);

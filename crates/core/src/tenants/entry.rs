@@ -15,6 +15,7 @@ use super::key::TenantKey;
 use super::source::Source;
 use crate::commons::{Commons, Share};
 use crate::dispatch::Tally;
+use crate::dispatch::wake::Reason;
 use crate::error::Result;
 use crate::id::WorkerId;
 use crate::outbox::{Home, Inner, Outbox, Plan, Trouble};
@@ -151,7 +152,7 @@ impl<Src: Source> Entry for Open<Src> {
         }
         *old = new.clone();
         // It may have failed for lack of the new password.
-        self.inner.look_at_once();
+        self.inner.wakeup.wake(Reason::Now);
         Ok(Compared::Changed)
     }
 
@@ -178,7 +179,7 @@ impl<Src: Source> Entry for Open<Src> {
     fn remove(&self, until: Option<Instant>) {
         self.life.removed.send_replace(until);
         self.inner.draining.store(until.is_some(), Ordering::Release);
-        self.inner.look_at_once();
+        self.inner.wakeup.wake(Reason::Now);
     }
 
     fn failed(&self, operation: &'static str, error: &crate::error::Error) {

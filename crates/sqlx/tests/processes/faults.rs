@@ -93,12 +93,13 @@ async fn kill_nine<D: Base>(case: &Case<D>) {
 }
 
 /// F-02: a worker sleeps for longer than its lease and wakes up again. What others have taken over meanwhile it neither
-/// delivers nor settles; duplicates are at most what was under way when it fell asleep. F-03: at last all of them do.
+/// delivers nor settles; duplicates are at most what was under way when it fell asleep. F-03: at last all of them do. R17: it sleeps
+/// for longer than a handler may take, and no attempt is charged for that.
 async fn pause<D: Base>(case: &Case<D>) {
     let producers = case.producers();
     let change = |orders: &mut Orders| {
         let lease = format!("{}s", SLEEPERS_LEASE.as_secs());
-        orders.settings = settings_with(&json!({ "lease": lease }));
+        orders.settings = settings_with(&json!({ "lease": lease, "handler_timeout": lease }));
     };
     let mut workers = [case.worker_with("a0", change), case.worker_with("b0", change)];
     case.are_working(&[&workers[0], &workers[1]]).await;

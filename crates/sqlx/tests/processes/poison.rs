@@ -80,13 +80,13 @@ async fn stall<D: Base>(case: &Case<D>) {
     assert!(worker.ended().is_none(), "the worker lives");
 }
 
-/// I15 with handlers that do not end: the process ends all the same, soon after its grace, and gives their messages back
+/// I15 with handlers that do not end: the process ends all the same, within its grace, and gives their messages back
 /// uncharged.
 async fn grace<D: Base>(case: &Case<D>) {
     let topics = ["deaf", "pending", "loop"];
     case.publish(&topics).await;
     let mut worker = case.worker_with("a0", |orders| {
-        orders.settings = settings_with(&json!({ "handler_timeout": "1h", "shutdown_grace": "1s" }));
+        orders.settings = settings_with(&json!({ "handler_timeout": "1h", "shutdown_grace": "4s" }));
     });
     let all_begun = async || case.journal.begun("a0").await.is_ok_and(|begun| begun == topics.len() as u64);
     eventually("all of them have begun", all_begun).await;
@@ -94,7 +94,7 @@ async fn grace<D: Base>(case: &Case<D>) {
     worker.signal("TERM");
     let (status, _) = worker.wait(PATIENCE).await;
     assert!(
-        status.success() && told.elapsed() >= Duration::from_secs(1),
+        status.success() && told.elapsed() >= Duration::from_secs(2),
         "{status} after {:?}",
         told.elapsed()
     );

@@ -90,7 +90,7 @@ pub async fn a_retry_in_another_process<F: Fixture>(scene: &Scene<F>) {
 pub async fn interrupted_half_way<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate) = (Journal::new(), Gate::closed());
     let mut quick = settings();
-    quick.shutdown_grace = super::support::ms(50);
+    quick.shutdown_grace = super::shutdown::GRACE;
     let here = outbox(scene.store(), quick)
         .on_topic_named("t", "first", journal.noting("first"))
         .on_topic_named("t", "second", journal.gated("second", &gate))

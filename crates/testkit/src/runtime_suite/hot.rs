@@ -155,7 +155,7 @@ pub async fn a_full_queue_downgrades<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.count(), 3);
 }
 
-/// HOT-004, HOT-013: the queue is full of bytes, too.
+/// HOT-004, HOT-013, R17: the queue is full of bytes, too, be they payload or headers.
 pub async fn a_queue_full_of_bytes<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate, store) = (Journal::new(), Gate::closed(), Counting::new(scene.store()));
     let mut settings = hot_only();
@@ -166,7 +166,8 @@ pub async fn a_queue_full_of_bytes<F: Fixture>(scene: &Scene<F>) {
     has_looked(&store).await;
     let publish = async |bytes: usize| {
         let mut tx = outbox.begin().await.unwrap();
-        let enqueued = tx.publish(posthaste_core::NewMessage::bytes("t", vec![b'x'; bytes])).await.unwrap();
+        let message = posthaste_core::NewMessage::bytes("t", "").header("h", "x".repeat(bytes - 1));
+        let enqueued = tx.publish(message).await.unwrap();
         tx.commit().await.unwrap();
         enqueued.id()
     };

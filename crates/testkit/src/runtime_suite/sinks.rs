@@ -387,7 +387,7 @@ pub async fn what_was_lost_is_not_sent<F: Fixture>(scene: &Scene<F>) {
     let mut settings = wide(10);
     (settings.lease, settings.handler_timeout) = (HOUR, HOUR);
     let unhurried = settings.clone();
-    settings.shutdown_grace = ms(100);
+    settings.shutdown_grace = super::shutdown::GRACE;
     let first = outbox(scene.store(), settings).sink("*", guarded.clone()).build().await.unwrap();
     first.enqueue_all((0..5).map(|_| draft("t"))).await.unwrap();
     let running = run(&first);

@@ -12,7 +12,7 @@ use posthaste_core::{
 };
 
 use super::audit_joins::JoinAudit;
-use super::plan::{Act, Plan, Script, handlers_of};
+use super::plan::{Act, BOTH, Plan, SINKS, Script, handlers_of};
 
 /// Which incarnation of which node: never used again after a restart.
 pub(super) type Life = usize;
@@ -130,6 +130,8 @@ struct Row {
     lost: i32,
     /// Which handlers succeeded, and with which epoch.
     succeeded: BTreeMap<&'static str, i32>,
+    /// Which sinks the row says are done.
+    recorded: BTreeSet<&'static str>,
     begun: bool,
     over: bool,
     /// Whether it came to life a second time: enqueued once more after it was gone, or requeued.
@@ -152,6 +154,7 @@ pub(super) struct Audit {
     planned: usize,
     made: Vec<MessageId>,
     pub(super) joins: JoinAudit,
+    sink_outages: [Vec<(u64, u64)>; 2],
     max_attempts: u32,
     faultless: bool,
     calm: bool,
@@ -190,6 +193,7 @@ impl Audit {
             planned: plan.scripts.len(),
             made: Vec::new(),
             joins: JoinAudit::new(plan),
+            sink_outages: plan.sink_outages.clone(),
             max_attempts: plan.nodes[0].max_attempts,
             faultless: plan.is_faultless(),
             calm: plan.is_calm(),
@@ -338,6 +342,7 @@ impl Audit {
             claimed: event,
             lost: 0,
             succeeded: BTreeMap::new(),
+            recorded: BTreeSet::new(),
             begun: false,
             over: false,
             again: self.rows.contains_key(&n),
@@ -383,9 +388,9 @@ impl Audit {
         for (message, n) in messages.iter().zip(numbers) {
             facts.known.insert(message.lease());
             // What is under way here already, or is a suspect while another one runs, does not wait: it is put off. And
-            // nobody sees from outside when the outbox's own handler begins.
-            let put_off =
-                message.lease_losses > 0 || facts.running.contains(&n) || message.topic.as_str() == WAIT;
+            // when the outbox's own handler begins, or a batch of a sink, is not seen from outside.
+            let is_unseen = [WAIT, BOTH].contains(&message.topic.as_str());
+            let put_off = message.lease_losses > 0 || facts.running.contains(&n) || is_unseen;
             if !put_off {
                 facts.waiting.insert(message.lease());
             }
@@ -437,7 +442,7 @@ impl Audit {
     }
 
     /// What a process wants to become of a message must be what its handlers said: I10, and rule 16.
-    pub(super) fn settling(&mut self, life: Life, settlement: &Settlement) {
+    pub(super) fn settling(&mut self, life: Life, settlement: &Settlement, at: u64) {
         let lease = settlement.lease;
         self.dropped(life, lease);
         let Some(n) = self.items.get(&lease.item.get()).copied() else {
@@ -449,6 +454,7 @@ impl Audit {
         };
         let verdict = match self.runs.get(&lease) {
             _ if self.scripts[n].topic == WAIT => self.expected_of_wait(n, life, settlement),
+            _ if self.scripts[n].topic == BOTH => self.expected_of_sinks(n, settlement, at),
             None => unstarted(&settlement.outcome),
             Some(run) => self.expected(n, run, settlement),
         };
@@ -514,6 +520,47 @@ impl Audit {
         }
     }
 
+    /// Each sink gets a message regardless of the other one, and an outage costs nothing: F1.
+    fn expected_of_sinks(&self, n: usize, settlement: &Settlement, at: u64) -> Result<(), String> {
+        /// How long a sink may be back before every breaker has noticed, and every delivery from before has ended.
+        const NOTICED: u64 = 5_000;
+        let Some(row) = self.rows.get(&n) else { return Ok(()) };
+        match &settlement.outcome {
+            // That both sinks took it is checked when it is applied.
+            Outcome::Ack | Outcome::Release | Outcome::Defer { .. } => Ok(()),
+            Outcome::Abandon { failure, .. } if failure.class() == FailureClass::Infrastructure => {
+                let was_up = |outages: &[(u64, u64)]| {
+                    outages.iter().all(|(from, to)| at < *from || *to + NOTICED <= at)
+                };
+                let missed = SINKS.iter().zip(&self.sink_outages).find(|(name, outages)| {
+                    self.calm && at >= NOTICED && was_up(outages) && !row.succeeded.contains_key(*name)
+                });
+                match missed {
+                    Some((name, _)) => Err(format!("F1: {name} was up, and did not get it")),
+                    None => Ok(()),
+                }
+            }
+            outcome => Err(format!("sinks that are down cost nothing, and it says {outcome:?}")),
+        }
+    }
+
+    /// A sink took a message, whether or not its answer arrives.
+    pub(super) fn took(&mut self, message: &Message, sink: &'static str) {
+        let (n, lease) = (self.number_of(message.id), message.lease());
+        let Some(row) = self.rows.get_mut(&n) else {
+            return self.object(format!("I2: {sink} got message {n}, which was never committed"));
+        };
+        if row.seq != lease.item.get() {
+            return;
+        }
+        // A process that has lost its lease, and cannot know yet, may send it once more.
+        let is_repeated = row.epoch == lease.epoch && row.recorded.contains(sink);
+        row.succeeded.insert(sink, lease.epoch);
+        if is_repeated {
+            self.object(format!("I5: {sink} got message {n} again, and the row says that it is done"));
+        }
+    }
+
     /// What became of a message, for those who count: its state, if it was ever committed; and whether it is its first life.
     pub(super) fn fate(&self, id: MessageId) -> Option<(Option<State>, bool)> {
         self.rows.get(&self.number_of(id)).map(|row| (row.state, !row.again))
@@ -536,6 +583,11 @@ impl Audit {
         let Some(row) = self.rows.get_mut(&n) else { return };
         if answer != Settled::Applied {
             return;
+        }
+        if self.scripts[n].topic == BOTH
+            && let Some(lines) = &settlement.handled
+        {
+            row.recorded = SINKS.into_iter().filter(|sink| said_of(lines, sink) == "done").collect();
         }
         let repeated = row.state == Some(State::Done) && settlement.outcome == Outcome::Ack;
         if row.epoch != lease.epoch || !(row.state == Some(State::Leased) || repeated) {

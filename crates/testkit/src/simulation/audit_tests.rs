@@ -59,7 +59,7 @@ impl Case {
     /// Settles in the store and tells the audit.
     async fn settle(&mut self, life: Life, n: usize, outcome: Outcome) {
         let settlement = Settlement::new(self.messages[n].lease(), outcome);
-        self.audit.settling(life, &settlement);
+        self.audit.settling(life, &settlement, 0);
         let answers = self.store.settle(std::slice::from_ref(&settlement)).await.unwrap().settled;
         let record = self.record(n).await;
         self.audit.settled(&settlement, answers[0], Some(&record));

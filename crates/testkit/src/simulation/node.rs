@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use posthaste_core::{
-    Cancellation, Clock as _, Failure, FailureClass, HandlerError, HandlerResult, Message, Outbox, Result,
-    Shutdown,
+    Cancellation, Clock as _, ExponentialBackoff, Failure, FailureClass, HandlerError, HandlerResult,
+    Message, Outbox, Result, RetryPolicy, Shutdown,
 };
 use tokio::task::JoinHandle;
 
 use super::audit::{Ended, Facts};
-use super::plan::{Act, Fault, Step};
+use super::plan::{Act, BOTH, Fault, Step};
+use super::sink;
 use super::store::SimStore;
 use super::world::{Being, Door, What, World};
 
@@ -45,7 +46,8 @@ impl Node {
         let being = Arc::new(Being::new(life, node));
         world.log(What::Started { life });
         let store = SimStore { world: Arc::clone(world), being: Arc::clone(&being) };
-        let mut builder = Outbox::builder(store).settings(settings);
+        let policy = Panicking(ExponentialBackoff::new(settings.retry_base, settings.retry_max));
+        let mut builder = Outbox::builder(store).settings(settings).retry(policy);
         let handlers = [
             ("one", "one.a"),
             ("two", "two.a"),
@@ -66,6 +68,9 @@ impl Node {
                     };
                     async move { call.run(cancel).await }
                 });
+        }
+        for sink in sink::sinks(world, &being) {
+            builder = builder.sink(BOTH, sink);
         }
         let outbox = builder.build().await.unwrap();
         let shutdown = Shutdown::new();
@@ -124,8 +129,7 @@ impl Node {
         world.log(What::Stopped { life, fine });
         let took = world.now() - began;
         let mut state = world.state();
-        // Housekeeping ends a job that it has begun; only a fault makes that long.
-        if took > grace + 2_100 && world.plan.is_faultless() {
+        if took > grace {
             state.audit.object(format!("I15: the graceful shutdown of life {life} took {took} ms"));
         }
         if fine {
@@ -158,6 +162,19 @@ impl Node {
             },
             |ended| ended.is_ok(),
         )
+    }
+}
+
+/// A retry policy that panics now and then, by the random number that it is given.
+#[derive(Debug)]
+struct Panicking(ExponentialBackoff);
+
+impl RetryPolicy for Panicking {
+    fn delay(&self, attempt: u32, random: f64) -> Duration {
+        if (0.4..0.42).contains(&random) {
+            std::panic::panic_any(super::QUIET);
+        }
+        self.0.delay(attempt, random)
     }
 }
 

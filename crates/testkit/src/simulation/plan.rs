@@ -188,6 +188,8 @@ pub(super) struct Plan {
     pub(super) scripts: Vec<Script>,
     pub(super) jobs: Vec<Job>,
     pub(super) joins: Vec<Joining>,
+    /// From when to when each of the sinks is down.
+    pub(super) sink_outages: [Vec<(u64, u64)>; 2],
     /// When faults and producers end.
     pub(super) heals_at: u64,
     pub(super) keep_done: bool,
@@ -198,13 +200,18 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The topics, and the names of their handlers.
+/// The topic of two sinks, and their names.
+pub(super) const BOTH: &str = "both";
+pub(super) const SINKS: [&str; 2] = ["left", "right"];
+
+/// The topics, and the names of their handlers and sinks.
 pub(super) fn handlers_of(topic: &str) -> &'static [&'static str] {
     match topic {
         "one" => &["one.a"],
         "two" => &["two.a", "two.b"],
         "next" => &["next.a"],
         "failed" => &["failed.a"],
+        BOTH => &SINKS,
         _ => &[],
     }
 }
@@ -246,7 +253,33 @@ impl Plan {
         }
         let keep_done = rng.bool();
         let latency = rng.u64(0..6);
-        Self { seed, liveness, faults, nodes, scripts, jobs, joins, heals_at, keep_done, latency }
+        let sink_outages = [Self::sink_outages(&mut rng, heals_at), Self::sink_outages(&mut rng, heals_at)];
+        Self {
+            seed,
+            liveness,
+            faults,
+            nodes,
+            scripts,
+            jobs,
+            joins,
+            sink_outages,
+            heals_at,
+            keep_done,
+            latency,
+        }
+    }
+
+    fn sink_outages(rng: &mut Rng, heals_at: u64) -> Vec<(u64, u64)> {
+        let outage = |rng: &mut Rng| {
+            let from = rng.u64(0..heals_at);
+            (from, (from + rng.u64(100..8_000)).min(heals_at))
+        };
+        (0..rng.usize(0..3)).map(|_| outage(rng)).collect()
+    }
+
+    /// Whether a sink is down at this moment.
+    pub(super) fn is_down(&self, sink: usize, at: u64) -> bool {
+        self.sink_outages[sink].iter().any(|(from, to)| (*from..*to).contains(&at))
     }
 
     fn joining(rng: &mut Rng, steps: Vec<usize>, others: usize, nodes: usize, heals_at: u64) -> Joining {
@@ -306,7 +339,7 @@ impl Plan {
             settings.outage_limit = outage_limit;
             settings.handler_timeout = ms(timeout);
             settings.cancel_grace = ms(rng.u64(50..6_000));
-            settings.shutdown_grace = ms(rng.u64(0..5_000));
+            settings.shutdown_grace = ms(rng.u64(400..5_000));
             settings.keep_done_for = ms(rng.u64(0..10_000));
             settings.keep_dead_for = rng.bool().then(|| ms(rng.u64(2_000..10_000)));
             settings.archive = rng.bool();
@@ -325,11 +358,13 @@ impl Plan {
         let topic = match rng.u32(0..20) {
             0 => "nobody",
             1..8 => "two",
+            8..10 => BOTH,
             _ => "one",
         };
         let one_in = |rng: &mut Rng, n: u32| rng.u32(0..n) == 0;
         let key = one_in(rng, 3).then(|| rng.u64(0..keys));
-        let order = [OrderPolicy::Block, OrderPolicy::Park, OrderPolicy::Skip][rng.usize(0..3)];
+        let policies = [OrderPolicy::Block, OrderPolicy::Park, OrderPolicy::Park, OrderPolicy::Skip];
+        let order = policies[rng.usize(0..4)];
         let steps = handlers_of(topic).iter().map(|_| Self::steps(rng, trouble, longest, timeout)).collect();
         Script {
             topic,

@@ -381,6 +381,9 @@ impl SimStore {
                 let delay = Duration::ZERO;
                 settlement.outcome = Outcome::Abandon { delay, failure, max_attempts: 100, max_age: None };
             }
+            if self.world.sabotage == Some(Sabotage::ForgetReceivers) {
+                settlement.handled = None;
+            }
             if self.world.sabotage == Some(Sabotage::IgnoreEpochs) {
                 let records = self.world.records().await;
                 let row = records.iter().find(|record| record.message.item == settlement.lease.item);
@@ -440,7 +443,8 @@ impl Store for SimStore {
         let life = self.life();
         if !self.being.is_dead() {
             let mut state = self.world.state();
-            settlements.iter().for_each(|settlement| state.audit.settling(life, settlement));
+            let now = self.world.now();
+            settlements.iter().for_each(|settlement| state.audit.settling(life, settlement, now));
         }
         let change = async {
             let sent = match self.world.sabotage {
@@ -540,6 +544,9 @@ impl Store for SimStore {
 
     async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64> {
         let change = async {
+            if self.world.sabotage == Some(Sabotage::NoRecovery) {
+                return Ok(0);
+            }
             let hastened = self.world.memory.hasten(topics, limit).await?;
             (0..hastened).for_each(|_| self.world.hit("hasten"));
             Ok(hastened)

@@ -58,6 +58,7 @@ pub(super) enum What {
     Swept { by: &'static str, n: usize },
     Begun { life: usize, n: usize, epoch: i32, handler: &'static str },
     Ended { life: usize, n: usize, epoch: i32, handler: &'static str, how: Ended },
+    Took { life: usize, n: usize, epoch: i32, sink: &'static str },
     Joined { n: usize, status: i16, completed: u32, failed: u32 },
     Objection(String),
 }
@@ -173,6 +174,10 @@ pub enum Sabotage {
     ForgetContinuations,
     /// Whoever sends a continuation again is told that it is the first time.
     ContinueAgain,
+    /// Which receivers of a message are done is not stored.
+    ForgetReceivers,
+    /// Messages that wait for a sink are not made due when it is back.
+    NoRecovery,
 }
 
 impl World {

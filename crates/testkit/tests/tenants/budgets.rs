@@ -181,24 +181,13 @@ fn over(builder: TenantsBuilder, network: &Network, names: &[impl AsRef<str>]) -
     names.fold(builder, |builder, name| builder.tenant(name, network.source(name, "")))
 }
 
-/// R3: two stores that have answered before hang, and there are two connections: the third tenant is served all the same.
-/// Without housekeeping, so that each of them has one call under way: two calls of one store could hold both connections.
+/// R3: two stores that have answered before hang, and there are two connections: the third tenant is served all the same, also when
+/// each of the two has several calls under way.
 #[tokio::test(start_paused = true)]
 async fn stores_that_hang_keep_no_connection_from_others() {
     let (network, journal) = (network_that_hangs(), Journal::default());
-    let claims_alone = settings(|settings| {
-        for schedule in [
-            &mut settings.reap,
-            &mut settings.expire,
-            &mut settings.park,
-            &mut settings.stats,
-            &mut settings.prune,
-        ] {
-            *schedule = Schedule::off();
-        }
-        settings.tenants_connections = 2;
-    });
-    let builder = over(journal.builder().settings(claims_alone), &network, &ABC);
+    let two = housekeeping(Duration::from_millis(100), |settings| settings.tenants_connections = 2);
+    let builder = over(journal.builder().settings(two), &network, &ABC);
     let tenants = builder.build().await.unwrap();
     let running = run(&tenants);
     eventually("all are reached", secs(5), || ABC.iter().all(|name| network.reached(name) > 3)).await;

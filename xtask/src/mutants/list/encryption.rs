@@ -87,7 +87,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "encryption-no-keys",
         why: "handlers without keys get what they cannot read, and take it for the message",
-        file: "crates/core/src/outbox.rs",
+        file: "crates/core/src/outbox/plan.rs",
         original: "if self.cipher.is_none() && !encryption::is_sealed(message) {",
         mutated: "if self.cipher.is_none() {",
         program: Program::Runtime,
