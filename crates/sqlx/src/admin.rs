@@ -46,12 +46,12 @@ enum Action {
 impl<D: Dialect> SqlStore<D> {
     async fn change(&self, action: Action, change: &Change) -> Result<Vec<MessageId>> {
         let name = if action == Action::Requeue { "requeue" } else { "bury" };
-        let failed = |error| self.wrap(name, error);
         let statements = self.statements();
         let mut args = vec![Arg::Bool(action == Action::Requeue)];
         args.extend(filter_args(change.filter(), change.get_limit()));
-        let mut tx = self.begin_own(name).await?;
-        let rows = D::fetch(&mut tx, &statements.select, &args).await.map_err(failed)?;
+        let mut link = self.acquire(name).await?;
+        let mut tx = self.begin_own(name, &mut link, D::BEGIN).await?;
+        let rows = self.answer(name, D::fetch(&mut tx, &statements.select, &args)).await?;
         let mut seqs = Vec::with_capacity(rows.len());
         let mut ids = Vec::with_capacity(rows.len());
         let mut keyed = Vec::new();
@@ -62,31 +62,33 @@ impl<D: Dialect> SqlStore<D> {
             keyed.extend(row.opt_text(2)?.map(|key| (seq, key)));
         }
         if change.is_dry_run() || seqs.is_empty() {
-            tx.rollback().await.map_err(failed)?;
+            self.answer(name, tx.rollback()).await?;
             return Ok(ids);
         }
         let note = [Arg::Ints(&seqs), Arg::text(name), Arg::text(change.by()), Arg::text(change.why())];
-        D::execute(&mut tx, &statements.note, &note).await.map_err(failed)?;
+        self.answer(name, D::execute(&mut tx, &statements.note, &note)).await?;
         match action {
-            Action::Requeue => D::execute(&mut tx, &statements.requeue, &[Arg::Ints(&seqs)]).await,
+            Action::Requeue => {
+                self.answer(name, D::execute(&mut tx, &statements.requeue, &[Arg::Ints(&seqs)])).await?;
+            }
             Action::Bury => {
                 let reason = Failure::new(
                     FailureClass::Buried,
                     format!("buried by {}: {}", change.by(), change.why()),
                 );
-                D::execute(&mut tx, &statements.bury, &[Arg::Ints(&seqs), Arg::text(reason.text())]).await
+                let args = [Arg::Ints(&seqs), Arg::text(reason.text())];
+                self.answer(name, D::execute(&mut tx, &statements.bury, &args)).await?;
             }
         }
-        .map_err(failed)?;
         self.unpark(name, &mut tx, &keyed).await?;
         match action {
             Action::Requeue => {
-                D::fetch(&mut tx, &statements.uncount, &[Arg::Ids(Some(&ids))]).await.map_err(failed)?;
+                self.answer(name, D::fetch(&mut tx, &statements.uncount, &[Arg::Ids(Some(&ids))])).await?;
             }
             Action::Bury => {
                 let failed_step = StepStatus::Failed.code();
                 let ends: Vec<(MessageId, i16)> = ids.iter().map(|id| (*id, failed_step)).collect();
-                D::fetch(&mut tx, &statements.count, &[Arg::Ends(&ends)]).await.map_err(failed)?;
+                self.answer(name, D::fetch(&mut tx, &statements.count, &[Arg::Ends(&ends)])).await?;
             }
         }
         self.commit_own(name, tx).await?;
@@ -100,9 +102,10 @@ impl<D: Dialect> SqlStore<D> {
         statement: &Statement,
         args: &[Arg<'_>],
     ) -> Result<Vec<<D::Db as Database>::Row>> {
-        let mut tx = self.begin_read(operation).await?;
-        let rows = D::fetch(&mut tx, statement, args).await.map_err(|error| self.wrap(operation, error))?;
-        tx.rollback().await.map_err(|error| self.wrap(operation, error))?;
+        let mut link = self.acquire(operation).await?;
+        let mut tx = self.begin_own(operation, &mut link, D::BEGIN_READ).await?;
+        let rows = self.answer(operation, D::fetch(&mut tx, statement, args)).await?;
+        self.answer(operation, tx.rollback()).await?;
         Ok(rows)
     }
 

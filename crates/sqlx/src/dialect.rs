@@ -72,6 +72,9 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// Whether processes can tell each other that there is something to claim.
     #[doc(hidden)]
     const LISTENS: bool = false;
+    /// Whether there is a network in between, which can lose connections silently.
+    #[doc(hidden)]
+    const IS_REMOTE: bool = true;
     /// Whether COMMIT may roll back, and say nothing.
     #[doc(hidden)]
     const COMMIT_MAY_ROLL_BACK: bool = false;
@@ -99,11 +102,13 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     fn place(answer: String) -> io::Result<Option<String>> {
         Ok(Some(answer))
     }
-    /// The settings that our own connections have, and a user's may not have.
+    /// The settings that our own connections have, and a user's may not have. The server ends a statement that takes longer
+    /// than this, where it can.
     #[doc(hidden)]
     fn own_connections(
         options: ConnectOptions<Self>,
         pool: PoolOptions<Self::Db>,
+        statement_timeout: Duration,
     ) -> (ConnectOptions<Self>, PoolOptions<Self::Db>);
 
     /// The settings of the connections on which we open transactions for a user: what he gave, and no more than it takes
@@ -199,14 +204,16 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     }
 
     /// Rings the bell for all that is said on the channel, on a connection of this pool, until that is lost or the pool is
-    /// closed; only asked of those that [listen](Self::LISTENS).
+    /// closed; only asked of those that [listen](Self::LISTENS). After this much quiet it asks the server whether the connection
+    /// still works.
     #[doc(hidden)]
     fn listen(
         pool: &Pool<Self::Db>,
         channel: &str,
         bell: &Bell,
+        quiet: Duration,
     ) -> impl Future<Output = Result<(), SqlxError>> + Send {
-        let _ = (pool, channel, bell);
+        let _ = (pool, channel, bell, quiet);
         async { Ok(()) }
     }
 
@@ -315,7 +322,7 @@ pub(crate) fn chunks<D: Dialect>(messages: &[NewMessage]) -> Vec<&[NewMessage]> 
     while !left.is_empty() {
         let most = &left[..D::insert_rows(left.len())];
         let sizes = most.iter().scan(0, |bytes, message| {
-            *bytes += message.payload().len();
+            *bytes += message.size();
             Some(*bytes)
         });
         let fit = sizes.take_while(|bytes| *bytes <= D::MAX_INSERT_BYTES).count().max(1);
@@ -324,4 +331,21 @@ pub(crate) fn chunks<D: Dialect>(messages: &[NewMessage]) -> Vec<&[NewMessage]> 
         left = others;
     }
     chunks
+}
+
+#[cfg(all(test, feature = "mysql"))]
+mod tests {
+    use super::*;
+    use crate::MySql;
+
+    /// R17: headers fill a statement as payloads do.
+    #[test]
+    fn a_statement_is_full_of_headers_too() {
+        let wide = || NewMessage::bytes("t", "").header("h", "x".repeat(60_000)).build().expect("a message");
+        let messages: Vec<NewMessage> = (0..500).map(|_| wide()).collect();
+        for chunk in chunks::<MySql>(&messages) {
+            let bytes: usize = chunk.iter().map(NewMessage::size).sum();
+            assert!(bytes <= MySql::MAX_INSERT_BYTES, "{bytes} bytes in {} messages", chunk.len());
+        }
+    }
 }

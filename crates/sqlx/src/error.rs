@@ -2,6 +2,8 @@
 //!
 //! The database's own message is kept in the text, its details are not: they quote rows.
 
+use std::time::Duration;
+
 use posthaste_core::{Error, ErrorKind};
 use sqlx_core::Error as SqlxError;
 use sqlx_core::error::DatabaseError;
@@ -74,6 +76,20 @@ pub(crate) fn wrap(
         Some(remedy) => error.with_remedy(remedy),
         None => error,
     }
+}
+
+/// The server did not answer a call, and said nothing about why.
+pub(crate) fn silent(operation: &'static str, endpoint: &str, waited: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("the server has not answered for {waited:?}; the connection was closed"),
+    )
+    .during(operation)
+    .with_context("database", endpoint)
+    .with_remedy(
+        "nothing, if the next calls succeed: they use new connections. If it comes back, look for a firewall, NAT or load balancer that \
+         drops connections silently, or for a server that stands still",
+    )
 }
 
 /// An error of a call that may have taken place before the connection was lost.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use posthaste_core::{
-    Attached, Birth, EndedJoin, Error, ErrorKind, JoinId, JoinStatus, JoinStore, Look, MessageId, NewJoin,
+    Attached, EndedJoin, Error, ErrorKind, JoinId, JoinStatus, JoinStore, Look, MessageId, NewJoin,
     NewMessage, Reported, Result, StepEnd, join_is_over, not_a_step, too_many_steps, unknown_join,
     unknown_step,
 };
@@ -117,31 +117,34 @@ impl<D: Dialect> SqlStore<D> {
         wait: MessageId,
         continuation: Option<&NewMessage>,
     ) -> Result<bool> {
-        let mut tx = self.begin_own("continue").await?;
+        let mut link = self.acquire("continue").await?;
+        let mut tx = self.begin_own("continue", &mut link, D::BEGIN).await?;
         let args = [Arg::Id(Some(join.as_uuid())), Arg::Id(Some(wait.as_uuid()))];
-        let first = D::fetch(&mut tx, &self.statements().continue_join, &args).await;
-        if first.map_err(|error| self.wrap("continue", error))?.is_empty() {
-            tx.rollback().await.map_err(|error| self.wrap("continue", error))?;
+        let first = D::fetch(&mut tx, &self.statements().continue_join, &args);
+        if self.answer("continue", first).await?.is_empty() {
+            self.answer("continue", tx.rollback()).await?;
             return Ok(false);
         }
         if let Some(continuation) = continuation {
             let batch = std::slice::from_ref(continuation);
-            self.insert_all("continue", &mut tx, batch, Birth::Ready).await?;
+            self.insert_own("continue", &mut tx, batch).await?;
         }
         self.commit_own("continue", tx).await?;
         Ok(true)
     }
 
     pub(crate) async fn prune_joins_once(&self, keep: Duration, limit: u32) -> Result<u64> {
-        let failed = |error| self.wrap("prune joins", error);
         let keep = span_micros(keep).min(crate::store::MAX_PERIOD_MICROS);
-        let mut tx = self.begin_own("prune joins").await?;
+        let mut link = self.acquire("prune joins").await?;
+        let mut tx = self.begin_own("prune joins", &mut link, D::BEGIN).await?;
         let args = [Arg::int(keep), Arg::int(limit)];
-        let rows = D::fetch(&mut tx, &self.statements().over_joins, &args).await.map_err(failed)?;
+        let over = D::fetch(&mut tx, &self.statements().over_joins, &args);
+        let rows = self.answer("prune joins", over).await?;
         let joins: Vec<MessageId> = rows.iter().map(|row| row.id(0)).collect::<Result<_>>()?;
         if !joins.is_empty() {
             let args = [Arg::Ids(Some(&joins))];
-            D::execute(&mut tx, &self.statements().prune_joins, &args).await.map_err(failed)?;
+            let prune = D::execute(&mut tx, &self.statements().prune_joins, &args);
+            self.answer("prune joins", prune).await?;
         }
         self.commit_own("prune joins", tx).await?;
         Ok(joins.len() as u64)

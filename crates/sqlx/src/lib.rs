@@ -12,6 +12,7 @@ mod inbox;
 mod join;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod json;
+mod link;
 mod listen;
 mod migrate;
 #[cfg(feature = "mysql")]

@@ -16,6 +16,11 @@ use crate::dialect::{ConnectOptions, Dialect};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
+/// One connection is in use. A silent one keeps its place until TCP gives it up, which takes minutes.
+const PLACES: u32 = 4;
+/// How long to wait for the end of the connection, which may be silent.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Wakes whoever waits, and the next one to wait if nobody does.
 #[derive(Debug, Default)]
 pub struct Bell {
@@ -51,17 +56,22 @@ pub(crate) struct Listener<D: Dialect> {
 
 impl<D: Dialect> Listener<D> {
     /// Begins to listen on a connection of its own, and rings the bell when something was heard, or may have been missed.
-    pub(crate) fn start(connect: ConnectOptions<D>, channel: String, bell: &Arc<Bell>) -> Self {
+    pub(crate) fn start(
+        connect: ConnectOptions<D>,
+        channel: String,
+        bell: &Arc<Bell>,
+        quiet: Duration,
+    ) -> Self {
         // Kept for as long as it lasts: a connection that is replaced for its age would lose what is said meanwhile.
-        let pool = PoolOptions::<D::Db>::new().max_connections(1).max_lifetime(None).idle_timeout(None);
+        let pool = PoolOptions::<D::Db>::new().max_connections(PLACES).max_lifetime(None).idle_timeout(None);
         let pool = pool.connect_lazy_with(connect);
-        tokio::spawn(keep_listening::<D>(pool.clone(), channel, Arc::clone(bell)));
+        tokio::spawn(keep_listening::<D>(pool.clone(), channel, Arc::clone(bell), quiet));
         Self { pool }
     }
 
     /// Ends the task and its connection.
     pub(crate) async fn close(&self) {
-        self.pool.close().await;
+        drop(tokio::time::timeout(CLOSE_PATIENCE, self.pool.close()).await);
     }
 }
 
@@ -72,12 +82,12 @@ impl<D: Dialect> Drop for Listener<D> {
     }
 }
 
-async fn keep_listening<D: Dialect>(pool: Pool<D::Db>, channel: String, bell: Arc<Bell>) {
+async fn keep_listening<D: Dialect>(pool: Pool<D::Db>, channel: String, bell: Arc<Bell>, quiet: Duration) {
     let mut pause = FIRST_PAUSE;
     while !pool.is_closed() {
         let before = bell.rung.load(Ordering::SeqCst);
         // An error is a reason to try again, and nothing else: whoever waits polls as well.
-        drop(D::listen(&pool, &channel, &bell).await);
+        drop(D::listen(&pool, &channel, &bell, quiet).await);
         if bell.rung.load(Ordering::SeqCst) != before {
             pause = FIRST_PAUSE;
         }

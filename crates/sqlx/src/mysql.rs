@@ -134,6 +134,7 @@ impl Dialect for MySql {
     fn own_connections(
         options: MySqlConnectOptions,
         pool: PoolOptions<Self::Db>,
+        _: Duration,
     ) -> (MySqlConnectOptions, PoolOptions<Self::Db>) {
         let pool = pool.after_connect(|connection, _| {
             Box::pin(async move {

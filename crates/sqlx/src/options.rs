@@ -21,6 +21,7 @@ pub struct StoreOptions {
     /// Of the store's own pool, if that is to be smaller.
     pub(crate) own_connections: Option<u32>,
     pub(crate) acquire_timeout: Duration,
+    pub(crate) answer_timeout: Duration,
     pub(crate) listen: bool,
 }
 
@@ -40,6 +41,7 @@ impl StoreOptions {
             max_connections: 8,
             own_connections: None,
             acquire_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(45),
             listen: true,
         }
     }
@@ -96,6 +98,17 @@ impl StoreOptions {
         self
     }
 
+    /// How long the server may take to answer a call on the store's own connections: 1 s to 10 min. After that the connection counts
+    /// as lost, as after a firewall has forgotten it: the call fails, and the store replaces its connections. Calls that settle or renew
+    /// leases get a third of it, so that a retry comes before the leases run out. PostgreSQL is asked to end the store's own
+    /// statements somewhat earlier; on MySQL and MariaDB, choose more than the longest statement takes. SQLite has no network and
+    /// no such limit. Default: 45 s.
+    #[must_use]
+    pub const fn answer_timeout(mut self, timeout: Duration) -> Self {
+        self.answer_timeout = timeout;
+        self
+    }
+
     /// Whether a worker that waits listens for notifications (PostgreSQL's LISTEN), on one connection more
     /// beside the pools, and so hears of new messages before it polls again. Turn it off behind a pooler that gives connections
     /// to transactions, where nothing is ever heard. The other databases have no notifications. Default: on.
@@ -117,6 +130,9 @@ impl StoreOptions {
                 format!("acquire_timeout is {:?}", self.acquire_timeout),
                 "give it 10 ms to 10 min",
             );
+        }
+        if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&self.answer_timeout) {
+            return refuse(format!("answer_timeout is {:?}", self.answer_timeout), "give it 1 s to 10 min");
         }
         Ok(())
     }

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use sqlx_core::Error as SqlxError;
 use sqlx_core::connection::Connection as _;
-use sqlx_core::pool::{Pool, PoolConnection, PoolOptions};
+use sqlx_core::pool::{Pool, PoolOptions};
 use sqlx_core::transaction::Transaction;
 use tokio::runtime::Handle;
 use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
-use crate::dialect::{ConnectOptions, Dialect};
+use crate::dialect::{ConnectOptions, Connection, Dialect};
+use crate::link::{Link, Silences};
 use crate::listen::{Bell, Listener};
 use crate::options::StoreOptions;
 
@@ -28,6 +30,8 @@ const REST_PATIENCE: Duration = Duration::from_secs(1);
 const MAX_AGE: Duration = Duration::from_secs(30 * 60);
 /// How long a connection may be idle before it is checked: a round trip before every statement would double the cost of each.
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+/// How long that check may take.
+const CHECK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whose statements a connection is for.
 #[derive(Clone, Copy, Debug)]
@@ -44,14 +48,17 @@ pub(crate) struct Recipe<D: Dialect> {
     max_connections: u32,
     own_connections: u32,
     acquire_timeout: Duration,
+    answer_timeout: Duration,
     listen: bool,
 }
 
 impl<D: Dialect> Recipe<D> {
     pub(crate) fn new(connect: ConnectOptions<D>, options: &StoreOptions) -> Self {
-        let StoreOptions { max_connections, own_connections, acquire_timeout, listen, .. } = *options;
+        let StoreOptions {
+            max_connections, own_connections, acquire_timeout, answer_timeout, listen, ..
+        } = *options;
         let own_connections = own_connections.unwrap_or(max_connections);
-        Self { connect, max_connections, own_connections, acquire_timeout, listen }
+        Self { connect, max_connections, own_connections, acquire_timeout, answer_timeout, listen }
     }
 
     /// How one connection of this kind is made, and the settings of its pool.
@@ -70,14 +77,22 @@ impl<D: Dialect> Recipe<D> {
             .before_acquire(|connection, meta| {
                 Box::pin(async move {
                     let is_fresh = meta.age < MAX_AGE;
-                    Ok(is_fresh && (meta.idle_for < TRUSTED_IDLE || connection.ping().await.is_ok()))
+                    Ok(is_fresh && (meta.idle_for < TRUSTED_IDLE || answers::<D>(connection).await))
                 })
             });
         match whose {
-            Whose::Ours => D::own_connections(self.connect.clone(), pool),
+            Whose::Ours => {
+                // The server's own limit comes first, so that an answer that is late is one that never comes.
+                D::own_connections(self.connect.clone(), pool, self.answer_timeout * 8 / 9)
+            }
             Whose::Users => (D::user_connections(self.connect.clone()), pool),
         }
     }
+}
+
+/// Whether an idle connection still answers.
+async fn answers<D: Dialect>(connection: &mut Connection<D>) -> bool {
+    matches!(timeout(CHECK_PATIENCE, connection.ping()).await, Ok(Ok(())))
 }
 
 /// Where the connections come from.
@@ -85,7 +100,7 @@ enum Origin<D: Dialect> {
     /// We make them.
     Made(Recipe<D>),
     /// From a pool of somebody else's, which we never replace.
-    Given { pool: Pool<D::Db>, listen: bool },
+    Given { pool: Pool<D::Db>, answer_timeout: Duration, listen: bool },
 }
 
 struct Inside<D: Dialect> {
@@ -93,6 +108,8 @@ struct Inside<D: Dialect> {
     /// Closed only when the store is closed for good: before we close one, another takes its place.
     ours: Option<Pool<D::Db>>,
     users: Option<Pool<D::Db>>,
+    /// When the connections were last replaced because one was silent.
+    replaced: Option<Instant>,
     /// Whether the server has ever answered these pools.
     reached: Arc<AtomicBool>,
     listener: Option<Listener<D>>,
@@ -103,6 +120,7 @@ pub(crate) struct Pools<D: Dialect> {
     inside: Mutex<Inside<D>>,
     /// Held for reading by those that close what was replaced.
     closing: Arc<RwLock<()>>,
+    silences: Silences,
     channel: String,
     bell: Arc<Bell>,
     /// How many wait for the bell.
@@ -117,17 +135,28 @@ impl<D: Dialect> Pools<D> {
 
     /// A pool that is there already, for everything.
     pub(crate) fn given(pool: Pool<D::Db>, options: &StoreOptions, channel: String) -> Self {
-        let pools = Self::new(Origin::Given { pool, listen: options.listen }, channel);
+        let pools = Self::new(
+            Origin::Given { pool, answer_timeout: options.answer_timeout, listen: options.listen },
+            channel,
+        );
         // What can be told about it is that it has no connection to spare.
         pools.was_reached();
         pools
     }
 
     fn new(origin: Origin<D>, channel: String) -> Self {
-        let inside = Inside { origin, ours: None, users: None, reached: Arc::default(), listener: None };
+        let inside = Inside {
+            origin,
+            ours: None,
+            users: None,
+            replaced: None,
+            reached: Arc::default(),
+            listener: None,
+        };
         Self {
             inside: Mutex::new(inside),
             closing: Arc::default(),
+            silences: Silences::default(),
             channel,
             bell: Arc::default(),
             waiting: AtomicUsize::new(0),
@@ -157,24 +186,23 @@ impl<D: Dialect> Pools<D> {
     }
 
     /// A connection for a statement of ours.
-    pub(crate) async fn acquire(&self) -> Result<PoolConnection<D::Db>, SqlxError> {
+    pub(crate) async fn acquire(&self) -> Result<Link<D>, SqlxError> {
         loop {
             let (pool, reached) = self.current(Whose::Ours);
-            let outcome = pool.acquire().await;
+            let outcome = pool.acquire().await.map(|connection| Link::new(connection, self.silences.clone()));
             if let Some(answer) = self.judge(&reached, outcome) {
                 return answer;
             }
         }
     }
 
-    /// A transaction.
-    pub(crate) async fn begin(
+    /// A transaction of the user's.
+    pub(crate) async fn begin_users(
         &self,
-        whose: Whose,
         statement: &'static str,
     ) -> Result<Transaction<'static, D::Db>, SqlxError> {
         loop {
-            let (pool, reached) = self.current(whose);
+            let (pool, reached) = self.current(Whose::Users);
             let outcome = pool.begin_with(statement).await;
             if let Some(answer) = self.judge(&reached, outcome) {
                 return answer;
@@ -202,6 +230,23 @@ impl<D: Dialect> Pools<D> {
         Some(outcome)
     }
 
+    /// A call that began at this moment was not answered: the other connections of that time may be lost as well, and are
+    /// replaced.
+    pub(crate) fn fell_silent(&self, began: Instant) {
+        self.silences.add();
+        let mut inside = self.lock();
+        let is_replaced = inside.replaced.is_some_and(|replaced| replaced >= began);
+        if is_replaced || inside.is_closed() || matches!(inside.origin, Origin::Given { .. }) {
+            return;
+        }
+        inside.replaced = Some(Instant::now());
+        let listener = inside.listener.take();
+        drop(self.retire(&mut inside, listener));
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.listen(&mut inside);
+        }
+    }
+
     /// Closes what is not in use, and what is in use when it comes back. Waits for that, but not for long.
     pub(crate) async fn rest(&self) {
         let closing = {
@@ -215,7 +260,7 @@ impl<D: Dialect> Pools<D> {
         };
         if let Some(closing) = closing {
             // It goes on by itself when it is no longer waited for.
-            drop(tokio::time::timeout(REST_PATIENCE, closing).await);
+            drop(timeout(REST_PATIENCE, closing).await);
         }
     }
 
@@ -299,13 +344,15 @@ impl<D: Dialect> Pools<D> {
 
     /// Begins to listen, if that is wanted and nobody does.
     fn listen(&self, inside: &mut Inside<D>) {
-        let connect = match &inside.origin {
+        let (connect, quiet) = match &inside.origin {
             Origin::Made(Recipe { listen: false, .. }) | Origin::Given { listen: false, .. } => return,
-            Origin::Made(recipe) => recipe.parts(Whose::Users).0,
-            Origin::Given { pool, .. } => (*pool.connect_options()).clone(),
+            Origin::Made(recipe) => (recipe.parts(Whose::Users).0, recipe.answer_timeout),
+            Origin::Given { pool, answer_timeout, .. } => {
+                ((*pool.connect_options()).clone(), *answer_timeout)
+            }
         };
         if D::LISTENS && inside.listener.is_none() && Handle::try_current().is_ok() {
-            inside.listener = Some(Listener::start(connect, self.channel.clone(), &self.bell));
+            inside.listener = Some(Listener::start(connect, self.channel.clone(), &self.bell, quiet));
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Claims, settlements and renewals are one statement each, and so one round trip; batches go in as arrays.
 
 use std::borrow::Cow;
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
@@ -19,6 +20,7 @@ use sqlx_core::query::query_with_result;
 use sqlx_core::row::Row as _;
 use sqlx_postgres::types::PgInterval;
 use sqlx_postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgRow};
+use tokio::time::timeout;
 
 use crate::arg::{Arg, from_micros, micros, span_micros};
 use crate::dialect::{Dialect, answers, sealed, sends};
@@ -165,10 +167,12 @@ impl Dialect for Postgres {
     fn own_connections(
         options: PgConnectOptions,
         pool: PoolOptions<Self::Db>,
+        statement_timeout: Duration,
     ) -> (PgConnectOptions, PoolOptions<Self::Db>) {
         // A queue is empty when the planner looks at it and full when it matters: every statement of ours is served by
         // an index, so nothing else is to be considered. Server-side limits, because a dropped future is no way to
         // stop a statement. A pooler may drop all of these: routines set, or check, what they cannot do without.
+        let statement_timeout = statement_timeout.as_millis().to_string();
         let options = options.disable_statement_logging().options([
             ("default_transaction_isolation", "read committed"),
             ("search_path", "pg_catalog, pg_temp"),
@@ -177,7 +181,7 @@ impl Dialect for Postgres {
             ("enable_bitmapscan", "off"),
             ("plan_cache_mode", "force_generic_plan"),
             ("lock_timeout", "10s"),
-            ("statement_timeout", "60s"),
+            ("statement_timeout", &*statement_timeout),
             ("idle_in_transaction_session_timeout", "60s"),
         ]);
         (options, pool)
@@ -254,16 +258,31 @@ impl Dialect for Postgres {
         Self::execute(connection, &statement, &[Arg::text(channel)]).await.map(drop)
     }
 
-    async fn listen(pool: &Pool<Self::Db>, channel: &str, bell: &Bell) -> Result<(), SqlxError> {
+    async fn listen(
+        pool: &Pool<Self::Db>,
+        channel: &str,
+        bell: &Bell,
+        quiet: Duration,
+    ) -> Result<(), SqlxError> {
         let mut listener = PgListener::connect_with(pool).await?;
         listener.eager_reconnect(false);
         listener.listen(channel).await?;
         // What was said before this moment was not heard.
         bell.ring();
-        while listener.try_recv().await?.is_some() {
-            bell.ring();
+        loop {
+            match timeout(quiet, listener.try_recv()).await {
+                Ok(heard) => match heard? {
+                    Some(_) => bell.ring(),
+                    None => return Ok(()),
+                },
+                Err(_) => {
+                    let check = timeout(quiet, (&mut listener).execute("select 1")).await;
+                    if !matches!(check, Ok(Ok(_))) {
+                        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                    }
+                }
+            }
         }
-        Ok(())
     }
 
     async fn holder(

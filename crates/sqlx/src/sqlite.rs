@@ -84,6 +84,7 @@ impl Dialect for Sqlite {
     const DEFAULT_PREFIX: &'static str = "posthaste_";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     const BEGIN_READ: &'static str = "BEGIN";
+    const IS_REMOTE: bool = false;
     const BEGIN_USER: &'static str = Self::BEGIN;
     // 23 values a row, of 32,766 that a statement may have.
     const MAX_INSERT_BYTES: usize = 256 << 20;
@@ -152,6 +153,7 @@ impl Dialect for Sqlite {
     fn own_connections(
         options: SqliteConnectOptions,
         pool: PoolOptions<Self::Db>,
+        _: Duration,
     ) -> (SqliteConnectOptions, PoolOptions<Self::Db>) {
         let options = options
             .journal_mode(SqliteJournalMode::Wal)

@@ -16,12 +16,14 @@ use posthaste_core::{
 use sqlx_core::Error as SqlxError;
 use sqlx_core::connection::Connection as _;
 use sqlx_core::database::Database;
-use sqlx_core::pool::{Pool, PoolConnection};
+use sqlx_core::pool::Pool;
 use sqlx_core::transaction::Transaction;
+use tokio::time::{Instant, timeout};
 
 use crate::arg::{Arg, micros, span_micros};
 use crate::dialect::{ConnectOptions, Connection, Dialect, chunks, codes};
-use crate::error::{unknown, unknown_commit, wrap};
+use crate::error::{silent, unknown, unknown_commit, wrap};
+use crate::link::Link;
 use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::options::StoreOptions;
@@ -59,6 +61,7 @@ struct Inner<D: Dialect> {
     naming: Naming,
     statements: Statements,
     keep_done: bool,
+    answer_timeout: Duration,
     endpoint: String,
 }
 
@@ -163,8 +166,9 @@ impl<D: Dialect> SqlStore<D> {
 
     fn build(pools: Pools<D>, naming: Naming, endpoint: String, options: &StoreOptions) -> Self {
         let statements = Statements::new(&D::FILES, &naming);
-        let keep_done = options.keep_done;
-        Self(Arc::new(Inner { pools: Arc::new(pools), naming, statements, keep_done, endpoint }))
+        let StoreOptions { keep_done, answer_timeout, .. } = *options;
+        let pools = Arc::new(pools);
+        Self(Arc::new(Inner { pools, naming, statements, keep_done, answer_timeout, endpoint }))
     }
 
     fn checked(options: &StoreOptions) -> Result<Naming> {
@@ -181,10 +185,11 @@ impl<D: Dialect> SqlStore<D> {
     ) -> Result<bool> {
         let asked = Self::checked(options)?;
         D::check_options(&connect)?;
-        let Inner { pools, naming, keep_done, endpoint, .. } = &*self.0;
+        let Inner { pools, naming, keep_done, answer_timeout, endpoint, .. } = &*self.0;
         Ok(*endpoint == D::endpoint(&connect)
             && *naming == asked
             && *keep_done == options.keep_done
+            && *answer_timeout == options.answer_timeout
             && pools.change(Recipe::new(connect, options)))
     }
 
@@ -232,6 +237,7 @@ impl<D: Dialect> SqlStore<D> {
             naming: naming.clone(),
             statements: statements.clone(),
             keep_done: keep,
+            answer_timeout: self.0.answer_timeout,
             endpoint: endpoint.clone(),
         }))
     }
@@ -256,25 +262,42 @@ impl<D: Dialect> SqlStore<D> {
         wrap(operation, &self.0.endpoint, D::judge, error)
     }
 
-    async fn acquire(&self, operation: &'static str) -> Result<PoolConnection<D::Db>> {
+    pub(crate) async fn acquire(&self, operation: &'static str) -> Result<Link<D>> {
         self.0.pools.acquire().await.map_err(|error| self.wrap(operation, error))
     }
 
-    pub(crate) async fn begin_own(&self, operation: &'static str) -> Result<Transaction<'static, D::Db>> {
-        self.0.pools.begin(Whose::Ours, D::BEGIN).await.map_err(|error| self.wrap(operation, error))
-    }
-
-    /// A transaction that only reads.
-    pub(crate) async fn begin_read(&self, operation: &'static str) -> Result<Transaction<'static, D::Db>> {
-        self.0.pools.begin(Whose::Ours, D::BEGIN_READ).await.map_err(|error| self.wrap(operation, error))
-    }
-
-    pub(crate) async fn commit_own(
+    /// Waits for the answer to a call on a connection of our own, but no longer than a living server takes. Then the connection counts
+    /// as lost: the call's future is dropped, the connection closed, and those beside it replaced.
+    pub(crate) async fn answer<T>(
         &self,
         operation: &'static str,
-        tx: Transaction<'static, D::Db>,
-    ) -> Result<()> {
-        tx.commit().await.map_err(|error| unknown(self.wrap(operation, error)))
+        call: impl Future<Output = Result<T, SqlxError>>,
+    ) -> Result<T> {
+        if !D::IS_REMOTE {
+            return call.await.map_err(|error| self.wrap(operation, error));
+        }
+        let keeps_leases = matches!(operation, "settle" | "renew");
+        let patience = self.0.answer_timeout / if keeps_leases { 3 } else { 1 };
+        let began = Instant::now();
+        let answer = timeout(patience, call).await.map_err(|_| {
+            self.0.pools.fell_silent(began);
+            silent(operation, &self.0.endpoint, patience)
+        });
+        answer?.map_err(|error| self.wrap(operation, error))
+    }
+
+    /// Begins a transaction of our own: with [`Dialect::BEGIN`], or to only read, with [`Dialect::BEGIN_READ`].
+    pub(crate) async fn begin_own<'c>(
+        &self,
+        operation: &'static str,
+        link: &'c mut Link<D>,
+        statement: &'static str,
+    ) -> Result<Transaction<'c, D::Db>> {
+        self.answer(operation, (**link).begin_with(statement)).await
+    }
+
+    pub(crate) async fn commit_own(&self, operation: &'static str, tx: Transaction<'_, D::Db>) -> Result<()> {
+        self.answer(operation, tx.commit()).await.map_err(unknown)
     }
 
     /// Runs one statement, by itself a transaction, and tries again if it lost a conflict.
@@ -293,8 +316,8 @@ impl<D: Dialect> SqlStore<D> {
         statement: &Statement,
         args: &[Arg<'_>],
     ) -> Result<Vec<<D::Db as Database>::Row>> {
-        let mut connection = self.acquire(operation).await?;
-        D::fetch(&mut connection, statement, args).await.map_err(|error| self.wrap(operation, error))
+        let mut link = self.acquire(operation).await?;
+        self.answer(operation, D::fetch(&mut link, statement, args)).await
     }
 
     /// Runs a statement that answers with how many messages it changed: as one number, or a row of 1 for each.
@@ -305,47 +328,34 @@ impl<D: Dialect> SqlStore<D> {
 
     async fn enqueue_once(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
         if chunks::<D>(messages).len() == 1 && !D::insert_is_long(messages) {
-            let mut connection = self.acquire("enqueue").await?;
-            return self
-                .insert_chunk("enqueue", &mut connection, messages, Birth::Ready)
-                .await
-                .map_err(unknown);
+            let mut link = self.acquire("enqueue").await?;
+            return self.insert_own("enqueue", &mut link, messages).await.map_err(unknown);
         }
-        let mut tx = self.begin_own("enqueue").await?;
-        let enqueued = self.insert_all("enqueue", &mut tx, messages, Birth::Ready).await?;
+        let mut link = self.acquire("enqueue").await?;
+        let mut tx = self.begin_own("enqueue", &mut link, D::BEGIN).await?;
+        let mut enqueued = Vec::with_capacity(messages.len());
+        for chunk in chunks::<D>(messages) {
+            enqueued.extend(self.insert_own("enqueue", &mut tx, chunk).await?);
+        }
         self.commit_own("enqueue", tx).await?;
         Ok(enqueued)
     }
 
-    pub(crate) async fn insert_all(
+    /// Inserts what fits into one statement, on a connection of our own.
+    pub(crate) async fn insert_own(
         &self,
         operation: &'static str,
         connection: &mut Connection<D>,
         messages: &[NewMessage],
-        birth: Birth<'_>,
     ) -> Result<Vec<Enqueued>> {
-        let mut enqueued = Vec::with_capacity(messages.len());
-        for chunk in chunks::<D>(messages) {
-            enqueued.extend(self.insert_chunk(operation, connection, chunk, birth).await?);
-        }
-        Ok(enqueued)
-    }
-
-    async fn insert_chunk(
-        &self,
-        operation: &'static str,
-        connection: &mut Connection<D>,
-        messages: &[NewMessage],
-        birth: Birth<'_>,
-    ) -> Result<Vec<Enqueued>> {
-        let outcome = D::insert(connection, self.statements(), messages, birth).await;
-        outcome.map_err(|error| self.wrap(operation, error))?.map_err(|error| error.during(operation))
+        let insert = D::insert(connection, self.statements(), messages, Birth::Ready);
+        self.answer(operation, insert).await?.map_err(|error| error.during(operation))
     }
 
     async fn settle_once(&self, settlements: &[&Settlement]) -> Result<SettledBatch> {
-        let mut connection = self.acquire("settle").await?;
-        let rows = D::settle(&mut connection, &self.0.statements, settlements, self.0.keep_done).await;
-        let rows = rows.map_err(|error| self.wrap("settle", error))?;
+        let mut link = self.acquire("settle").await?;
+        let settle = D::settle(&mut link, &self.0.statements, settlements, self.0.keep_done);
+        let rows = self.answer("settle", settle).await?;
         let (codes, joins) = row::ended_joins(&rows)?;
         let mut settled =
             codes.into_iter().map(|row| Settled::from_code(row.small(0)?)).collect::<Result<Vec<_>>>()?;
@@ -363,16 +373,14 @@ impl<D: Dialect> SqlStore<D> {
         args: &[Arg<'_>],
     ) -> Result<Vec<<D::Db as Database>::Row>> {
         retrying!(async {
-            let mut connection = self.acquire(operation).await?;
-            let rows = D::sweep(&mut connection, &self.0.statements, statement, args).await;
-            rows.map_err(|error| self.wrap(operation, error))
+            let mut link = self.acquire(operation).await?;
+            self.answer(operation, D::sweep(&mut link, &self.0.statements, statement, args)).await
         })
     }
 
     async fn renew_once(&self, leases: &[&Lease], lease: Duration) -> Result<Vec<Settled>> {
-        let mut connection = self.acquire("renew").await?;
-        let rows = D::renew(&mut connection, &self.0.statements.renew, leases, lease).await;
-        codes(&rows.map_err(|error| self.wrap("renew", error))?)
+        let mut link = self.acquire("renew").await?;
+        codes(&self.answer("renew", D::renew(&mut link, &self.0.statements.renew, leases, lease)).await?)
     }
 
     async fn prune_once(&self, retention: &Retention, limit: u32) -> Result<u64> {
@@ -382,9 +390,9 @@ impl<D: Dialect> SqlStore<D> {
             Arg::Int(retention.get_dead().map(span_micros)),
             Arg::int(limit),
         ];
-        let failed = |error| self.wrap("prune", error);
-        let mut tx = self.begin_own("prune").await?;
-        let rows = D::fetch(&mut tx, over, &keep).await.map_err(failed)?;
+        let mut link = self.acquire("prune").await?;
+        let mut tx = self.begin_own("prune", &mut link, D::BEGIN).await?;
+        let rows = self.answer("prune", D::fetch(&mut tx, over, &keep)).await?;
         let mut seqs = Vec::with_capacity(rows.len());
         let mut given_up = Vec::new();
         for row in &rows {
@@ -400,11 +408,11 @@ impl<D: Dialect> SqlStore<D> {
             return Ok(0);
         }
         if retention.is_archive() {
-            D::execute(&mut tx, archive, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
+            self.answer("prune", D::execute(&mut tx, archive, &[Arg::Ints(&seqs)])).await?;
         }
-        D::execute(&mut tx, prune, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
+        self.answer("prune", D::execute(&mut tx, prune, &[Arg::Ints(&seqs)])).await?;
         if !retention.is_archive() {
-            D::execute(&mut tx, forget, &[Arg::Ints(&seqs)]).await.map_err(failed)?;
+            self.answer("prune", D::execute(&mut tx, forget, &[Arg::Ints(&seqs)])).await?;
         }
         self.unpark("prune", &mut tx, &given_up).await?;
         self.commit_own("prune", tx).await?;
@@ -424,8 +432,7 @@ impl<D: Dialect> SqlStore<D> {
         let seqs: Vec<i64> = holders.iter().map(|(seq, _)| *seq).collect();
         let keys = holders.iter().map(|(_, key)| Some(key.as_str())).collect();
         let args = [Arg::Ints(&seqs), Arg::Texts(Some(keys))];
-        let outcome = D::execute(connection, &self.statements().unpark, &args).await;
-        outcome.map(drop).map_err(|error| self.wrap(operation, error))
+        self.answer(operation, D::execute(connection, &self.statements().unpark, &args)).await.map(drop)
     }
 }
 
@@ -605,9 +612,8 @@ impl<D: Dialect> Store for SqlStore<D> {
         if !D::LISTENS {
             return Ok(());
         }
-        let mut connection = self.acquire("nudge").await?;
-        let nudged = D::nudge(&mut connection, &self.0.naming.channel()).await;
-        nudged.map_err(|error| self.wrap("nudge", error))
+        let mut link = self.acquire("nudge").await?;
+        self.answer("nudge", D::nudge(&mut link, &self.0.naming.channel())).await
     }
 
     async fn wakeup(&self) {
@@ -627,7 +633,13 @@ impl<D: Dialect> TransactionalStore for SqlStore<D> {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        self.insert_all("publish", connection, messages, birth).await
+        let mut enqueued = Vec::with_capacity(messages.len());
+        for chunk in chunks::<D>(messages) {
+            let inserted = D::insert(connection, self.statements(), chunk, birth).await;
+            let inserted = inserted.map_err(|error| self.wrap("publish", error))?;
+            enqueued.extend(inserted.map_err(|error| error.during("publish"))?);
+        }
+        Ok(enqueued)
     }
 
     async fn survivors(&self, connection: &mut Connection<D>, leases: &[Lease]) -> Result<Vec<bool>> {
@@ -644,7 +656,7 @@ impl<D: Dialect> Transactions for SqlStore<D> {
     type Transaction = Transaction<'static, D::Db>;
 
     async fn begin(&self) -> Result<Self::Transaction> {
-        self.0.pools.begin(Whose::Users, D::BEGIN_USER).await.map_err(|error| self.wrap("begin", error))
+        self.0.pools.begin_users(D::BEGIN_USER).await.map_err(|error| self.wrap("begin", error))
     }
 
     async fn commit(&self, transaction: Self::Transaction) -> Result<()> {

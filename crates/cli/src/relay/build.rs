@@ -29,6 +29,7 @@ fn options(database: &Database, of: usize) -> StoreOptions {
     options = options
         .keep_done(database.keep_done)
         .acquire_timeout(database.acquire_timeout)
+        .answer_timeout(database.answer_timeout)
         .listen(database.listen.unwrap_or(few));
     if let Some(schema) = &database.schema {
         options = options.schema(schema);

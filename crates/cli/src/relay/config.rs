@@ -51,6 +51,7 @@ pub(crate) struct Database {
     pub(crate) keep_done: bool,
     pub(crate) max_connections: Option<u32>,
     pub(crate) acquire_timeout: Duration,
+    pub(crate) answer_timeout: Duration,
     pub(crate) listen: Option<bool>,
 }
 

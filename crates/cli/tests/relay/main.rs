@@ -12,5 +12,6 @@ mod fuzzed;
 mod hostile;
 mod reload;
 mod secrecy;
+mod silence;
 mod support;
 mod why;

@@ -22,6 +22,7 @@ mod round_trips;
 mod schema;
 mod search_path;
 mod settle_costs;
+mod silence;
 mod tenants;
 mod transactions;
 mod turns;

@@ -28,7 +28,7 @@ async fn settings_are_the_users<D: Backend>() {
         "postgres" => (
             "select current_setting('enable_seqscan') || current_setting('plan_cache_mode') \
              || current_setting('statement_timeout')",
-            "offforce_generic_plan1min",
+            "offforce_generic_plan40s",
             "onauto0",
         ),
         "mysql" => (

@@ -228,3 +228,20 @@ async fn names_tell_where_and_no_secret() {
     let store = PgStore::from_pool(pool, &StoreOptions::new().prefix("x_")).unwrap();
     assert_eq!(store.name(), "postgres db.example:6543/shop \"posthaste\".\"x_outbox\"");
 }
+
+/// A listener whose connection the network has forgotten hears nothing and meets no error. It asks, and begins again.
+#[tokio::test]
+async fn a_silent_listener_is_replaced() {
+    let Some(fixture) = PgFixture::available().then(PgFixture::create) else { return };
+    let fixture = fixture.await;
+    let (proxy, url) = crate::atomicity::proxy(&fixture).await;
+    let options = fixture.options.clone().answer_timeout(Duration::from_secs(1));
+    let store = PgStore::connect_with(&url, &options).await.unwrap();
+    assert!(wakes(&store, PATIENCE).await, "it listens");
+    for _ in 0..2 {
+        proxy.silence();
+        assert!(wakes(&store, PATIENCE).await, "it listens again");
+    }
+    tokio::time::timeout(PATIENCE, store.close()).await.expect("it can be closed");
+    fixture.destroy().await;
+}

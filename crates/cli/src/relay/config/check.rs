@@ -200,6 +200,7 @@ impl Check {
         self.name(name, keys);
         let max_connections = self.number(keys, &schema::DATABASE, "max_connections");
         let acquire_timeout = self.duration(keys, &schema::DATABASE, "acquire_timeout");
+        let answer_timeout = self.duration(keys, &schema::DATABASE, "answer_timeout");
         let (keep_done, listen) = (self.bool(keys, "keep_done").unwrap_or(true), self.bool(keys, "listen"));
         let text = |key: &str| keys.entries.get(key).and_then(|entry| entry.value.text()).map(str::to_owned);
         let (place, url) = self.secret(keys, "url", "databases")?;
@@ -219,6 +220,7 @@ impl Check {
             keep_done,
             max_connections: max_connections.and_then(|number| u32::try_from(number).ok()),
             acquire_timeout: acquire_timeout?,
+            answer_timeout: answer_timeout?,
             listen,
         };
         if let Err(error) = crate::relay::build::try_database(&database) {

@@ -85,6 +85,12 @@ pub(crate) const DATABASE: Section = Section {
         ),
         key("acquire_timeout", Shape::Duration, "3s", "How long to wait for a connection"),
         key(
+            "answer_timeout",
+            Shape::Duration,
+            "45s",
+            "How long the server may take to answer before its connections count as lost and are replaced",
+        ),
+        key(
             "listen",
             Shape::Bool,
             "",
