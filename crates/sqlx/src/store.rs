@@ -2,6 +2,7 @@
 //!
 //! No SQL is written here, and nothing is retried that runs in a transaction of the user's.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -384,7 +385,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     async fn prune_once(&self, retention: &Retention, limit: u32) -> Result<u64> {
-        let Statements { over, archive, prune, forget, .. } = self.statements();
+        let Statements { over, pending_steps, archive, prune, forget, .. } = self.statements();
         let keep = [
             Arg::int(span_micros(retention.get_done())),
             Arg::Int(retention.get_dead().map(span_micros)),
@@ -393,10 +394,16 @@ impl<D: Dialect> SqlStore<D> {
         let mut link = self.acquire("prune").await?;
         let mut tx = self.begin_own("prune", &mut link, D::BEGIN).await?;
         let rows = self.answer("prune", D::fetch(&mut tx, over, &keep)).await?;
+        let found: Vec<i64> = rows.iter().map(|row| row.int(0)).collect::<Result<_>>()?;
+        if found.is_empty() {
+            return Ok(0);
+        }
+        // A join may have got one of them as a step after that statement began, and before it locked the message. Now all are locked.
+        let steps = self.answer("prune", D::fetch(&mut tx, pending_steps, &[Arg::Ints(&found)])).await?;
+        let kept: HashSet<i64> = steps.iter().map(|row| row.int(0)).collect::<Result<_>>()?;
         let mut seqs = Vec::with_capacity(rows.len());
         let mut given_up = Vec::new();
-        for row in &rows {
-            let seq = row.int(0)?;
+        for (row, seq) in rows.iter().zip(found).filter(|(_, seq)| !kept.contains(seq)) {
             seqs.push(seq);
             if let Some(key) =
                 row.opt_text(1)?.filter(|_| row.small(2).is_ok_and(|code| code == State::Dead.code()))
