@@ -33,8 +33,8 @@ its processes and their stacks have been printed (with gdb installed, the functi
 
 cargo xtask servers [--private]
 
-cargo xtask mutants [--only <part of a name>] [--list]
-  --only     try only the mutants with this in their name
+cargo xtask mutants [--only <part>[,<part>...]] [--list]
+  --only     try only the mutants with one of these in their name or in the path of the file they change
   --list     print the mutants and try none
 Works on a copy of the workspace and with private servers, and deletes both in the end.
 

@@ -34,7 +34,7 @@ enum Verdict {
 pub(crate) fn run(options: &MutantOptions) -> ExitCode {
     let chosen: Vec<&Mutant> = list::all().filter(|mutant| is_chosen(mutant, options)).collect();
     if chosen.is_empty() {
-        eprintln!("xtask: no mutant has that in its name; `cargo xtask mutants --list` prints all");
+        eprintln!("xtask: no mutant has that in its name or file; `cargo xtask mutants --list` prints all");
         return ExitCode::from(2);
     }
     if options.list {
@@ -55,7 +55,8 @@ pub(crate) fn run(options: &MutantOptions) -> ExitCode {
 }
 
 fn is_chosen(mutant: &Mutant, options: &MutantOptions) -> bool {
-    options.only.as_deref().is_none_or(|part| mutant.name.contains(part))
+    let is_like = |part: &str| mutant.name.contains(part) || mutant.file.contains(part);
+    options.only.as_deref().is_none_or(|parts| parts.split(',').any(is_like))
 }
 
 /// Whether every one of them was killed.
@@ -154,13 +155,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_chooses_by_a_part_of_the_name() {
+    fn only_chooses_by_parts_of_names_and_files() {
         let chosen = |only: &str| {
             let options = MutantOptions { only: Some(only.to_owned()), list: false };
             list::all().filter(|mutant| is_chosen(mutant, &options)).count()
         };
         assert_eq!(chosen("M-01"), list::all().filter(|mutant| mutant.name.starts_with("M-01-")).count());
         assert!(chosen("M-01") >= 3 && chosen("M-01-sqlite") == 1 && chosen("no such") == 0);
+        assert_eq!(chosen("M-01-sqlite,no such,M-01-postgres"), 2);
+        assert!(chosen("crates/core/src/dispatch/held.rs") > 0);
     }
 
     #[test]

@@ -255,7 +255,8 @@ macro_rules! store_suite {
                 many_attach_at_once,
                 many_start_and_attach_the_same,
                 many_continue_at_once,
-                slow_prune_against_attach;
+                slow_prune_against_attach,
+                slow_prune_of_many_against_attach;
             join_report:
                 a_report_counts,
                 a_report_can_be_repeated,

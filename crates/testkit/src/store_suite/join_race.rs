@@ -513,6 +513,29 @@ pub async fn many_continue_at_once<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
+/// Pruning looks for steps before it locks what it deletes. A message that becomes a step in between is kept.
+pub async fn slow_prune_of_many_against_attach<F: Fixture>(fixture: &Arc<F>) {
+    const ROUNDS: u32 = 24;
+    const BATCH: u32 = 500;
+    let store = fixture.store();
+    let id = start(&**fixture, expecting(ROUNDS + 1)).await;
+    for round in 0..ROUNDS {
+        // Of a batch the last one is locked last.
+        let last = *dead(store, BATCH as usize).await.last().unwrap();
+        fixture.advance(2 * HOUR).await;
+        let pruner = tokio::spawn({
+            let store = store.clone();
+            async move { store.prune(&Retention::done(HOUR).dead(HOUR), BATCH).await.unwrap() }
+        });
+        let attached = transact(&**fixture, &Verb::Attach(id, vec![last])).await;
+        pruner.await.unwrap();
+        while store.prune(&Retention::done(HOUR).dead(HOUR), BATCH).await.unwrap() > 0 {}
+        let is_stored = records(store).await.iter().any(|record| record.message.id == last);
+        assert_eq!(is_stored, attached.is_ok(), "round {round}: a step is kept, and {attached:?}");
+    }
+    assert_exact(store).await;
+}
+
 /// M-24: pruning against attaching: what became a step of a pending join is still there, and what is gone was refused.
 pub async fn slow_prune_against_attach<F: Fixture>(fixture: &Arc<F>) {
     const ROUNDS: usize = 50;

@@ -94,6 +94,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         killers: "test(=wakeup::a_lost_listener_comes_back)",
     },
     Mutant {
+        name: "prune-second-look",
+        why: "a message that becomes a step while it is about to be pruned is deleted",
+        file: "crates/sqlx/src/store.rs",
+        original: "!kept.contains(seq)",
+        mutated: "!kept.contains(seq) || *seq != 0",
+        program: Program::Stores,
+        killers: "test(/^(postgres|mysql)::join_race::slow_prune_of_many_against_attach$/)",
+    },
+    Mutant {
         name: "silent-listener",
         why: "a listener whose connection fell silent hears nothing any more",
         file: "crates/sqlx/src/postgres.rs",
