@@ -23,7 +23,9 @@ const DEADLINE: u32 = 330;
 const DEADLINE_UNDER_LOAD: u32 = 1_750;
 /// Where nextest reads how many tests to run side by side.
 const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
-/// Under load more tests than usual share a core: each is slowed down further, and the run is over sooner.
+/// How many tests share a core. Half of their time they wait: for servers, timeouts and leases.
+const TESTS_PER_CORE: usize = 2;
+/// Under load more of them share one: each is slowed down further, and the run is over sooner.
 const TESTS_PER_CORE_UNDER_LOAD: usize = 3;
 /// The name of the stage that runs the tests; of several runs, how each one's name begins.
 const TESTS: &str = "tests";
@@ -78,9 +80,10 @@ pub(crate) fn run_all(options: &TestOptions, servers: &[Server], strict: bool) -
     environment.push(("PGSSLMODE", Some("disable".to_owned())));
     let deadline = if options.under_load { DEADLINE_UNDER_LOAD } else { DEADLINE };
     environment.push((watch::DEADLINE, Some(deadline.to_string())));
-    if options.under_load && std::env::var_os(TEST_THREADS).is_none() {
+    if std::env::var_os(TEST_THREADS).is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        environment.push((TEST_THREADS, Some((cores * TESTS_PER_CORE_UNDER_LOAD).to_string())));
+        let per_core = if options.under_load { TESTS_PER_CORE_UNDER_LOAD } else { TESTS_PER_CORE };
+        environment.push((TEST_THREADS, Some((cores * per_core).to_string())));
     }
     let mut load = None;
     let mut stages = Vec::new();

@@ -583,6 +583,7 @@ fn no_answer() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handler::Cancellation;
     use crate::order::OrderPolicy;
     use crate::retry::ExponentialBackoff;
     use crate::store::memory::MemoryStore;
@@ -642,6 +643,42 @@ mod tests {
         let message = outbox.claim(&request).await.unwrap().remove(0);
         assert_eq!(outbox.abandon(&message, Failure::business("no")).await.unwrap(), Settled::Applied);
         assert_eq!(crate::store::StoreAdmin::stats(outbox.store()).await.unwrap().dead.value, 1);
+    }
+
+    /// R1: a handler that blocks the only thread there is delays the others, and charges them nothing.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_handler_that_blocks_the_only_thread() {
+        let settings = Settings { handler_timeout: Duration::from_secs(2), ..Settings::default() };
+        let blocked = Arc::new(tokio::sync::Semaphore::new(0));
+        let unblocked = Arc::clone(&blocked);
+        let outbox = Outbox::builder(MemoryStore::new())
+            .settings(settings)
+            .on_topic("waits", move |_: Message, cancellation: Cancellation| {
+                let blocked = Arc::clone(&blocked);
+                async move {
+                    drop(blocked.acquire().await);
+                    // Time for the dispatcher to look at deadlines.
+                    for _ in 0..1_000 {
+                        tokio::task::yield_now().await;
+                    }
+                    if cancellation.is_cancelled() { Err(HandlerError::from("cancelled")) } else { Ok(()) }
+                }
+            })
+            .on_topic("blocks", move |_: Message| {
+                let unblocked = Arc::clone(&unblocked);
+                async move {
+                    std::thread::sleep(Duration::from_secs(3));
+                    unblocked.add_permits(1);
+                    Ok::<(), HandlerError>(())
+                }
+            })
+            .build()
+            .await
+            .unwrap();
+        let messages = ["waits", "waits", "blocks"].map(|topic| NewMessage::bytes(topic, ""));
+        outbox.enqueue_all(messages).await.unwrap();
+        let tally = outbox.drain().await.unwrap();
+        assert_eq!((tally.delivered, tally.failed), (3, 0));
     }
 
     /// INB-010: events gathered by an aggregate are published together in its transaction.

@@ -76,6 +76,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         killers: "test(=route::unknown_topics_are_nobodys)",
     },
     Mutant {
+        name: "stood-still",
+        why: "a handler that blocks the only thread uses up the time of all others",
+        file: "crates/core/src/dispatch.rs",
+        original: "self.executor.stood_still(&mut self.held, overslept);",
+        mutated: "",
+        program: Program::CoreUnits,
+        killers: "test(=outbox::tests::a_handler_that_blocks_the_only_thread)",
+    },
+    Mutant {
         name: "shutdown-reserve",
         why: "a shutdown whose handlers do not end has no time left to give their messages back",
         file: "crates/core/src/dispatch.rs",
