@@ -44,7 +44,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         why: "what comes from memory is delivered although it is paused",
         file: "crates/core/src/dispatch.rs",
         original: "            Admission::Paused => self.release(lease),\n            Admission::Unknown => self.pauses",
-        mutated: "            Admission::Paused => self.executor.enqueue(&self.held, lease),\n            Admission::Unknown => self.pauses",
+        mutated: "            Admission::Paused => self.executor.enqueue(lease, Path::Hot),\n            Admission::Unknown => self.pauses",
         program: Program::Runtime,
         killers: "test(=pause::the_hot_path_obeys)",
     },
