@@ -292,7 +292,7 @@ pub(crate) fn stable(text: &str) -> String {
         {
             out.push_str("<duration>");
             rest = &rest[length..];
-        } else if let Some(length) = fraction_at(rest) {
+        } else if let Some(length) = fraction_at(rest, if out.ends_with("_seconds\": ") { 1 } else { 2 }) {
             out.push_str("<number>");
             rest = &rest[length..];
         } else {
@@ -333,11 +333,12 @@ fn duration_at(text: &str) -> Option<usize> {
     Some(first + second)
 }
 
-fn fraction_at(text: &str) -> Option<usize> {
+/// The length of a number with at least so many decimal places.
+fn fraction_at(text: &str, least: usize) -> Option<usize> {
     let whole = text.bytes().take_while(u8::is_ascii_digit).count();
     let rest = text.get(whole..)?.strip_prefix('.')?;
     let places = rest.bytes().take_while(u8::is_ascii_digit).count();
-    (whole > 0 && places >= 2).then_some(whole + 1 + places)
+    (whole > 0 && places >= least).then_some(whole + 1 + places)
 }
 
 /// Makes a test of each function for each database.
@@ -368,6 +369,7 @@ pub(crate) use on_both;
 #[test]
 fn placeholders_are_stable() {
     let id = Uuid::now_v7();
-    let text = format!("{id}  a      b 3 min 20 s ago {id}\n  in 4 ms at 2027-01-15 08:00:00 UTC 0.0213");
-    assert_eq!(stable(&text), "<id 1>  a  b <duration> ago <id 1>\n  in <duration> at <time> <number>");
+    let text = format!("{id}  a      b 3 min 20 s ago {id}\n  in 4 ms at 2027-01-15 08:00:00 UTC 0.0213 1.4");
+    assert_eq!(stable(&text), "<id 1>  a  b <duration> ago <id 1>\n  in <duration> at <time> <number> 1.4");
+    assert_eq!(stable("\"oldest_seconds\": 0.1"), "\"oldest_seconds\": <number>");
 }
