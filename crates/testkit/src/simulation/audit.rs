@@ -52,7 +52,8 @@ pub(super) struct Facts {
     pub(super) known: BTreeSet<Lease>,
     /// It ended without being able to say goodbye.
     pub(super) gone: bool,
-    pub(super) stopping: bool,
+    /// The number of the event by which it was told to stop.
+    pub(super) stopping: Option<u64>,
     pub(super) running: BTreeSet<usize>,
     pub(super) waiting: BTreeSet<Lease>,
 }
@@ -298,7 +299,8 @@ impl Audit {
     }
 
     pub(super) fn stopping(&mut self, life: Life) {
-        self.lives[life].stopping = true;
+        let event = self.next_event();
+        self.lives[life].stopping = Some(event);
     }
 
     /// A graceful shutdown ended without an error: I15.
@@ -308,8 +310,15 @@ impl Audit {
             let left = facts.running.clone();
             self.object(format!("I15: handlers of {left:?} outlived the graceful shutdown of life {life}"));
         }
-        let held =
-            self.rows.iter().find(|(_, row)| row.state == Some(State::Leased) && row.holder == Some(life));
+        // A commit that comes after the order to stop finds the door closed, and gives its messages back itself.
+        let stopping = self.lives[life].stopping;
+        let is_late = |row: &Row| {
+            row.claimed == row.committed && stopping.is_some_and(|stopping| stopping < row.committed)
+        };
+        let held = self
+            .rows
+            .iter()
+            .find(|(_, row)| row.state == Some(State::Leased) && row.holder == Some(life) && !is_late(row));
         // What a fault kept from it, it could not give back.
         if let Some((n, _)) = held.filter(|_| {
             self.lives[life].last_fault.max(self.lives[life].last_error).max(self.last_jump).is_none()
@@ -472,7 +481,7 @@ impl Audit {
         let outcome = &settlement.outcome;
         // A lease that was feared to be lost is given back, too; without a fault there is nothing to fear.
         let feared = facts.last_fault.is_some() || facts.last_error.is_some() || self.last_jump.is_some();
-        let may_release = facts.stopping || feared;
+        let may_release = facts.stopping.is_some() || feared;
         let handlers = handlers_of(self.scripts[n].topic);
         if handlers.len() > 1 {
             let timed_out = run.ended - run.begun >= facts.timeout;
