@@ -326,6 +326,24 @@ async fn a_silent_store_has_a_budget_of_its_own() {
     }
 }
 
+/// The calls to a store that answers again do not wait behind those to a silent one.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_again_leaves_the_silent_ones() {
+    let commons = commons(4);
+    let mut late = [acquire(&commons, 1).await, acquire(&commons, 2).await];
+    for call in &mut late {
+        assert!(call.outlasted());
+    }
+    let retries = [acquire(&commons, 1).await, acquire(&commons, 2).await];
+    assert!(retries.iter().all(|call| call.kind == Kind::Retry));
+    let silent = waiting(&commons, 2).await;
+    let answering = waiting(&commons, 1).await;
+    let [retry, _other] = retries;
+    retry.done(true).await;
+    assert_eq!(served(answering).await.kind, Kind::Connection);
+    assert_eq!(served(silent).await.kind, Kind::Retry);
+}
+
 /// While no store answers, calls leave a full budget one at a time, and seldom. While others answer, and many are stuck, more do.
 #[tokio::test(start_paused = true)]
 async fn a_stall_of_everything_opens_few_connections() {

@@ -541,7 +541,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         original: "if was_silent && !line.is_silent {",
         mutated: "if was_silent && line.is_silent {",
         program: Program::CoreUnits,
-        killers: "test(=commons::connections::tests::a_silent_store_has_a_budget_of_its_own)",
+        killers: "test(=commons::connections::tests::a_store_that_answers_again_leaves_the_silent_ones)",
     },
     Mutant {
         name: "connections-step-aside",
