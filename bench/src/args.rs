@@ -75,6 +75,8 @@ pub(crate) enum Scenario {
     Latency,
     LongTransaction,
     Growth,
+    Obstacles,
+    Claimers,
     Ordered,
     Joins,
     Sinks,

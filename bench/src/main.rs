@@ -27,7 +27,8 @@ use crate::measure::{Case, Line, Result, Role};
 use crate::peer::Peer;
 use crate::report::Report;
 use crate::scenario::{
-    batch_enqueue, drain, enqueue, growth, joins, latency, long_transaction, ordered, sinks, steady,
+    batch_enqueue, claimers, drain, enqueue, growth, joins, latency, long_transaction, obstacles, ordered,
+    sinks, steady,
 };
 use crate::store::{Mariadb, Postgres, Product, Sqlite};
 
@@ -74,6 +75,9 @@ async fn run(args: &Args) -> Result {
             }
             StoreName::Sqlite => sqlite = plan.add("sqlite", Sqlite::new(), args, scale).await,
         }
+    }
+    if let Some(postgres) = postgres.as_ref().filter(|_| args.has(Scenario::Claimers)) {
+        plan.cases.extend(claimers::cases(postgres, scale));
     }
     if let Some(names) = &args.peers {
         plan.add_peers(postgres.as_ref(), peer::find(names, &output).await, args, scale);
@@ -175,6 +179,7 @@ impl Plan {
         add(Scenario::Latency, &|| latency::cases(&product, scale));
         add(Scenario::LongTransaction, &|| long_transaction::cases(&product, scale));
         add(Scenario::Growth, &|| growth::cases(&product, scale));
+        add(Scenario::Obstacles, &|| obstacles::cases(&product, scale));
         add(Scenario::Ordered, &|| ordered::cases(&product, scale));
         add(Scenario::Joins, &|| joins::cases(&product, scale));
         // Once: what differs is the broker.

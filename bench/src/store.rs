@@ -47,6 +47,8 @@ pub(crate) trait Product: Send + Sync + 'static {
     const BARE: &'static str;
     /// Reads and deletes a batch of bare messages, where that is the limit of every drain.
     const DESTROY: Option<&'static str> = None;
+    /// Begins a transaction and claims ten messages in it, where a caller may do that.
+    const IDLE_CLAIM: Option<&'static str> = None;
     /// Whether a database has these tables, and the store's, from the start.
     const TEMPLATE: bool = false;
     /// Whether the server can copy a message itself, so that a million of them is made quickly.
@@ -138,8 +140,12 @@ impl<P: Product> Room<P> {
 
     /// A store with its tables.
     pub(crate) async fn store(&self, keep_done: bool) -> Result<P::Store> {
-        let options = StoreOptions::new().acquire_timeout(ACQUIRE).keep_done(keep_done);
-        let store = P::open(&self.url(), &options).await?;
+        self.store_with(&StoreOptions::new().acquire_timeout(ACQUIRE).keep_done(keep_done)).await
+    }
+
+    /// The same with other options.
+    pub(crate) async fn store_with(&self, options: &StoreOptions) -> Result<P::Store> {
+        let store = P::open(&self.url(), options).await?;
         P::migrate(&store).await?;
         Ok(store)
     }
@@ -164,6 +170,14 @@ impl<P: Product> Room<P> {
         }
         let mut connection = self.pool(1).await?.acquire().await?.detach();
         P::hold(&mut connection).await?;
+        Ok(Held(Some(connection)))
+    }
+
+    /// Another session, which has claimed messages in a transaction that stays open.
+    pub(crate) async fn idle_claim(&self) -> Result<Held<P>> {
+        let claim = P::IDLE_CLAIM.ok_or("this database has no claim in the caller's transaction")?;
+        let mut connection = self.pool(1).await?.acquire().await?.detach();
+        P::batch(&mut connection, claim).await?;
         Ok(Held(Some(connection)))
     }
 

@@ -144,6 +144,19 @@ pub(crate) async fn preload<S: Store>(
     Ok(())
 }
 
+/// Stores messages of one topic and key.
+pub(crate) async fn preload_of<S: Store>(store: &S, topic: &str, key: Option<&str>, messages: u64) -> Result {
+    let build = |n| {
+        let message = NewMessage::json(topic, &Note::new(n));
+        key.into_iter().fold(message, posthaste::MessageBuilder::key).build()
+    };
+    for start in (0..messages).step_by(usize::try_from(PRELOAD_BATCH)?) {
+        let batch = (start..messages.min(start + PRELOAD_BATCH)).map(build);
+        store.enqueue(&batch.collect::<Result<Vec<_>, _>>()?).await?;
+    }
+    Ok(())
+}
+
 /// Runs an outbox from its start until so many are handled and settled.
 pub(crate) async fn deliver<S: StoreAdmin>(outbox: &Outbox<S>, counter: &Count) -> Result<Duration> {
     let begin = Instant::now();
@@ -159,10 +172,14 @@ pub(crate) async fn deliver<S: StoreAdmin>(outbox: &Outbox<S>, counter: &Count) 
 
 /// The same claims and settlements in a bare loop: one task, one batch after the other.
 pub(crate) async fn bare_loop<S: Store>(store: &S, batch: u32, messages: u64) -> Result {
-    let request = ClaimRequest::new(WorkerId::new("bare-loop")?).limit(batch);
+    bare_loop_of(store, &ClaimRequest::new(WorkerId::new("bare-loop")?).limit(batch), messages).await
+}
+
+/// The same with a request of its own.
+pub(crate) async fn bare_loop_of<S: Store>(store: &S, request: &ClaimRequest, messages: u64) -> Result {
     let mut done = 0;
     while done < messages {
-        let claimed = store.claim(&request).await?;
+        let claimed = store.claim(request).await?;
         if claimed.is_empty() {
             return Err(format!("{done} of {messages} were claimed, and then none").into());
         }

@@ -74,6 +74,8 @@ impl Product for Postgres {
     const NOTE: &'static str = "insert into business (note) values ($1)";
     const BARE: &'static str = "insert into bare (payload) values ($1)";
     const DESTROY: Option<&'static str> = Some(include_str!("../../sql/postgres/destroy.sql"));
+    const IDLE_CLAIM: Option<&'static str> =
+        Some("begin; select count(*) from posthaste.claim('idle', 10, interval '1 hour')");
     const TEMPLATE: bool = true;
     const COPIES: bool = true;
     const OFFERED: u64 = 2_000;
