@@ -435,12 +435,12 @@ impl<S: Store> Dispatcher<S> {
         let now = Instant::now();
         let is_dry = self.executor.free(&self.held) > 0 && self.held.counts().queued() == 0;
         self.claimer.claimed(claim, &messages, is_dry);
-        let old = self.older(&messages);
+        let until = asked + self.inner.plan.settings.lease;
+        let old = self.older(&messages, until);
         old.iter().for_each(|old| self.lose(*old, now));
         // A claim that was asked for before a suspect came in by another one does not join it, either.
         let joins_suspect = self.executor.has_suspect(&self.held, now) && !came_alone(&messages);
         let gives_back = self.is_stopping() || joins_suspect;
-        let until = asked + self.inner.plan.settings.lease;
         for message in messages {
             let lease = message.lease();
             let overlaps = !gives_back && self.overlaps(&message, &old);
@@ -466,18 +466,17 @@ impl<S: Store> Dispatcher<S> {
             || (runs_alone(message) && self.executor.runs_one_alone(&self.held))
     }
 
-    /// Leases of the same messages that were lost without this worker's noticing. Messages on their first lease have none.
-    fn older(&self, messages: &[Message]) -> Vec<Lease> {
-        let again: HashMap<WorkItemId, i32> = messages
-            .iter()
-            .filter(|message| message.epoch > 1)
-            .map(|message| (message.item, message.epoch))
-            .collect();
+    /// Leases of the same messages that were lost without this worker's noticing. Of two leases of one message the one that was
+    /// asked for later is the one that counts, and it lasts longer: a store's tokens need not grow.
+    fn older(&self, messages: &[Message], until: Instant) -> Vec<Lease> {
+        let held = messages.iter().filter(|message| self.held.has(message.item));
+        let again: HashMap<WorkItemId, i32> = held.map(|message| (message.item, message.epoch)).collect();
         if again.is_empty() {
             return Vec::new();
         }
         let is_older = |holding: &Holding| {
-            again.get(&holding.message.item).is_some_and(|epoch| holding.message.epoch < *epoch)
+            again.get(&holding.message.item).is_some_and(|epoch| *epoch != holding.message.epoch)
+                && holding.until <= until
         };
         self.held.leases(is_older)
     }

@@ -185,8 +185,8 @@ impl fmt::Debug for WorkerId {
     }
 }
 
-/// The ownership of one claim of one message. The epoch grows with every claim, so that a holder who lost the message
-/// to another can be told apart from the one who has it, even if both are the same process.
+/// The ownership of one claim of one message. Each claim of a message has another epoch, which tells a worker that lost
+/// the message from the one that has it, even if both are the same process. Epochs have no order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lease {
     /// The row.

@@ -310,7 +310,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - No message is ever returned to two callers at a time.
     /// - Suspects, that is messages which lost a lease, are claimed one at a time and alone, in the same order: after the
     ///   clean ones, but before them once the first of them has been due for longer than the lease that is asked for.
-    /// - Each message's epoch grows by one.
+    /// - Each message gets an epoch that no claim of it had before, and never will; it is not zero. Epochs have no order.
     /// - A row that cannot be decoded becomes dead, and stops nothing else.
     /// - Nothing of a topic that is [paused](StoreAdmin::pause).
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>>;

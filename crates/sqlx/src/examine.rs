@@ -101,6 +101,9 @@ fn indexes(files: &Files, naming: &Naming) -> Vec<Index> {
             let name: String = after.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
             let is_unique = before.contains("unique");
             indexes.push(Index { name: format!("{}{name}", naming.prefix), is_unique });
+        } else if before.trim_end() == "drop index" {
+            let name = format!("{}{}", naming.prefix, after.trim_end().trim_end_matches(';'));
+            indexes.retain(|index| index.name != name);
         }
     }
     indexes

@@ -91,8 +91,8 @@ impl Dialect for Postgres {
             leased: include_str!("../sql/postgres/shortcuts/leased.sql"),
             ack: include_str!("../sql/postgres/shortcuts/ack.sql"),
         }),
-        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing"],
-        routines: ["check", "lease", "claim", "joins", "settle", "keep", "choose", "enqueue", "inbox", "pause"]
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing", "0010_cursor"],
+        routines: ["check", "lease", "cursor", "claim", "joins", "settle", "keep", "choose", "enqueue", "inbox", "pause"]
     );
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
     const URL_OPTIONS: &'static [&'static str] = &[
@@ -409,11 +409,11 @@ async fn insert_one(
     birth: Birth<'_>,
 ) -> Result<Option<Stored>, SqlxError> {
     if let Birth::Leased { worker, lease } = birth.for_message(message) {
-        let args = leased_args(message, worker.as_str(), interval(lease));
+        let epoch = new_token();
+        let args = leased_args(message, worker.as_str(), interval(lease), epoch);
         let row = query_with_result(shortcuts.leased.sql(), args).fetch_optional(connection).await?;
         let item = row.map(|row| row.try_get(0)).transpose()?.map(WorkItemId::new);
-        // The epoch that it is born with.
-        return Ok(item.map(|item| (message.id(), Some(Lease { item, epoch: 1 }))));
+        return Ok(item.map(|item| (message.id(), Some(Lease { item, epoch }))));
     }
     let done = query_with_result(shortcuts.ready.sql(), ready_args(message)).execute(connection).await?;
     Ok((done.rows_affected() > 0).then_some((message.id(), None)))
@@ -459,11 +459,23 @@ fn ready_args(message: &NewMessage) -> Result<PgArguments, BoxDynError> {
     Ok(args)
 }
 
-fn leased_args(message: &NewMessage, worker: &str, lease: PgInterval) -> Result<PgArguments, BoxDynError> {
-    let mut args = message_args(message, 2)?;
+fn leased_args(
+    message: &NewMessage,
+    worker: &str,
+    lease: PgInterval,
+    epoch: i32,
+) -> Result<PgArguments, BoxDynError> {
+    let mut args = message_args(message, 3)?;
     args.add(worker)?;
     args.add(lease)?;
+    args.add(epoch)?;
     Ok(args)
+}
+
+/// The epoch of messages that are born leased: random, so that it fits none of those that a server has forgotten which was
+/// promoted, or restored, without the last transactions.
+fn new_token() -> i32 {
+    fastrand::i32(1..)
 }
 
 fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments, BoxDynError> {
@@ -503,31 +515,33 @@ fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments,
     };
     args.add(worker)?;
     args.add(lease)?;
+    args.add(new_token())?;
     Ok(args)
 }
 
-/// The runs of neighbours among acks that are all of one epoch; none if they are not.
+/// The runs of neighbours with one epoch, if all are acks; none if they are not.
 fn ack_args(settlements: &[&Settlement], keep_done: bool) -> Option<Result<PgArguments, BoxDynError>> {
-    let epoch = settlements.first()?.lease.epoch;
-    let (mut firsts, mut lasts) = (Vec::<i64>::new(), Vec::<i64>::new());
+    let (mut firsts, mut lasts, mut epochs) = (Vec::<i64>::new(), Vec::<i64>::new(), Vec::<i32>::new());
     for settlement in settlements {
-        let item = settlement.lease.item.get();
-        // The largest number there is has no next one, which a range would need.
+        let Lease { item, epoch } = settlement.lease;
+        let item = item.get();
+        // The largest number there is has no next one, which a range would need; and the answer names an item once.
         let is_plain = settlement.outcome == Outcome::Ack && settlement.handled.is_none() && item < i64::MAX;
-        if !is_plain || settlement.lease.epoch != epoch {
+        if !is_plain || lasts.last() == Some(&item) {
             return None;
         }
-        match lasts.last_mut() {
-            Some(last) if *last + 1 == item => *last = item,
+        match (lasts.last_mut(), epochs.last()) {
+            (Some(last), Some(same)) if *last + 1 == item && *same == epoch => *last = item,
             _ => {
                 firsts.push(item);
                 lasts.push(item);
+                epochs.push(epoch);
             }
         }
     }
     let mut args = PgArguments::default();
-    let added = args.add(firsts).and_then(|()| args.add(lasts));
-    Some(added.and_then(|()| args.add(epoch)).and_then(|()| args.add(keep_done)).map(|()| args))
+    let added = args.add(firsts).and_then(|()| args.add(lasts)).and_then(|()| args.add(epochs));
+    Some(added.and_then(|()| args.add(keep_done)).map(|()| args))
 }
 
 fn settle_args(settlements: &[&Settlement], keep_done: bool) -> Result<PgArguments, BoxDynError> {

@@ -26,7 +26,7 @@ pub enum Fate {
 #[derive(Clone, Debug)]
 enum Event {
     Enqueued { id: MessageId, key: Option<String>, fate: Fate },
-    Claimed { worker: WorkerId, id: MessageId, lease: Lease },
+    Claimed { asked: Instant, worker: WorkerId, id: MessageId, lease: Lease },
     Delivered { worker: WorkerId, id: MessageId },
     Settling { lease: Lease },
     Settled { lease: Lease, answer: Settled },
@@ -75,6 +75,7 @@ struct Tenure {
     id: MessageId,
     worker: WorkerId,
     lease: Lease,
+    asked: Instant,
     from: Instant,
     until: Option<Instant>,
     accepted: bool,
@@ -83,15 +84,24 @@ struct Tenure {
 /// Nothing to object to, or what.
 type Verdict = Result<(), String>;
 
+impl Tenure {
+    /// Whether both were held at some moment, of those in which they certainly were.
+    fn overlaps(&self, other: &Self) -> bool {
+        let begins_before_the_end =
+            |one: &Self, other: &Self| other.until.is_none_or(|until| one.from < until);
+        begins_before_the_end(self, other) && begins_before_the_end(other, self)
+    }
+}
+
 impl History {
     /// A message was enqueued. Those of one key must be recorded in the order of enqueueing.
     pub fn enqueued(&self, id: MessageId, key: Option<&str>, fate: Fate) {
         self.push(Event::Enqueued { id, key: key.map(str::to_owned), fate });
     }
 
-    /// A claim returned this message.
-    pub fn claimed(&self, worker: &WorkerId, id: MessageId, lease: Lease) {
-        self.push(Event::Claimed { worker: worker.clone(), id, lease });
+    /// A claim that was sent at this moment returned this message.
+    pub fn claimed(&self, asked: Instant, worker: &WorkerId, id: MessageId, lease: Lease) {
+        self.push(Event::Claimed { asked, worker: worker.clone(), id, lease });
     }
 
     /// A worker delivered this message.
@@ -177,12 +187,12 @@ impl History {
         let mut index: HashMap<Lease, usize> = HashMap::new();
         for (at, event) in self.events() {
             match event {
-                Event::Claimed { worker, id, lease } => {
+                Event::Claimed { asked, worker, id, lease } => {
                     if let Some(first) = index.insert(lease, tenures.len()) {
                         let first = &tenures[first].worker;
                         return Err(format!("{first} and {worker} claimed {id} with the same {lease:?}"));
                     }
-                    tenures.push(Tenure { id, worker, lease, from: at, until: None, accepted: false });
+                    tenures.push(Tenure { id, worker, lease, asked, from: at, until: None, accepted: false });
                 }
                 Event::Settling { lease } => {
                     if let Some(n) = index.get(&lease) {
@@ -213,9 +223,11 @@ impl History {
                     if one.id != other.id {
                         return Err(format!("{:?} is {} and {}", one.lease.item, one.id, other.id));
                     }
-                    let (old, new) =
-                        if one.lease.epoch < other.lease.epoch { (one, other) } else { (other, one) };
-                    if old.accepted && old.until.is_none_or(|until| until > new.from) {
+                    // Epochs have no order. A claim is certainly newer than another only if it was sent after the other was
+                    // answered; of two that were under way together, either may have been first.
+                    let (old, new) = if one.asked < other.asked { (one, other) } else { (other, one) };
+                    let kept_on = new.asked >= old.from && old.until.is_none_or(|until| until > new.from);
+                    if old.accepted && (kept_on || (new.accepted && old.overlaps(new))) {
                         return Err(format!(
                             "{} was settled by {} with epoch {} while {} had it with epoch {}",
                             old.id, old.worker, old.lease.epoch, new.worker, new.lease.epoch

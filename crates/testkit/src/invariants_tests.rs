@@ -25,7 +25,7 @@ impl Run {
     }
 
     fn deliver(&self, worker: &WorkerId, id: MessageId, lease: Lease) {
-        self.history.claimed(worker, id, lease);
+        self.history.claimed(Instant::now(), worker, id, lease);
         self.history.delivered(worker, id);
         self.history.settling(lease);
         self.history.settled(lease, Settled::Applied);
@@ -78,7 +78,7 @@ fn a_phantom_is_reported() {
     let run = run();
     let id = MessageId::new();
     run.history.enqueued(id, None, Fate::RolledBack);
-    run.history.claimed(&run.a, id, lease(1, 1));
+    run.history.claimed(Instant::now(), &run.a, id, lease(1, 1));
     assert_says(&run.history.no_phantom(), "a has");
 }
 
@@ -95,8 +95,8 @@ fn a_second_delivery_is_reported() {
 fn an_epoch_given_twice_is_reported() {
     let run = run();
     let id = run.enqueue(None);
-    run.history.claimed(&run.a, id, lease(1, 1));
-    run.history.claimed(&run.b, id, lease(1, 1));
+    run.history.claimed(Instant::now(), &run.a, id, lease(1, 1));
+    run.history.claimed(Instant::now(), &run.b, id, lease(1, 1));
     assert_says(&run.history.single_ownership(), "a and b claimed");
 }
 
@@ -104,13 +104,40 @@ fn an_epoch_given_twice_is_reported() {
 fn a_stale_settlement_that_was_accepted_is_reported() {
     let run = run();
     let id = run.enqueue(None);
-    run.history.claimed(&run.a, id, lease(1, 1));
-    run.history.claimed(&run.b, id, lease(1, 2));
+    run.history.claimed(Instant::now(), &run.a, id, lease(1, 1));
+    run.history.claimed(Instant::now(), &run.b, id, lease(1, 2));
     run.history.settling(lease(1, 1));
     run.history.settled(lease(1, 1), Settled::Lost);
     assert!(run.history.single_ownership().is_ok(), "a lost lease is how it should be");
     run.history.settled(lease(1, 1), Settled::Applied);
     assert_says(&run.history.single_ownership(), "settled by a with epoch 1 while b had it with epoch 2");
+}
+
+/// A claim that was sent first may be answered last: epochs have no order.
+#[test]
+fn claims_under_way_together_have_no_order() {
+    let asked = Instant::now();
+    for (is_apart, says) in [(true, None), (false, Some("was settled by"))] {
+        let run = run();
+        let id = run.enqueue(None);
+        let settle = |lease| {
+            run.history.settling(lease);
+            run.history.settled(lease, Settled::Applied);
+        };
+        run.history.claimed(asked + std::time::Duration::from_nanos(1), &run.b, id, lease(1, 4));
+        if is_apart {
+            settle(lease(1, 4));
+        }
+        run.history.claimed(asked, &run.a, id, lease(1, 5));
+        if !is_apart {
+            settle(lease(1, 4));
+        }
+        settle(lease(1, 5));
+        match says {
+            None => assert_eq!(run.history.single_ownership(), Ok(())),
+            Some(says) => assert_says(&run.history.single_ownership(), says),
+        }
+    }
 }
 
 #[test]
@@ -134,7 +161,7 @@ fn an_inversion_within_a_key_is_reported() {
 fn two_of_a_key_at_a_time_are_reported() {
     let run = run();
     let (first, second) = (run.enqueue(Some("k")), run.enqueue(Some("k")));
-    run.history.claimed(&run.a, first, lease(1, 1));
+    run.history.claimed(Instant::now(), &run.a, first, lease(1, 1));
     run.deliver(&run.b, second, lease(2, 1));
     assert_says(&run.history.key_order(), "a had");
 }

@@ -6,9 +6,12 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::id::Lease;
+use crate::id::{Lease, WorkItemId};
 
 pub(super) type ByLease<V> = HashMap<Lease, V, BuildHasherDefault<Multiply>>;
+
+/// The same by message, of which there may be several leases.
+pub(super) type ByItem<V> = HashMap<WorkItemId, V, BuildHasherDefault<Multiply>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Multiply(u64);

@@ -3,15 +3,16 @@
 //! The other parts of the dispatcher keep leases at most, in the order that they need. A lease whose message has left the
 //! stage they knew it in is skipped, so that losing one is a matter of this map alone.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::by_lease::ByLease;
+use super::by_lease::{ByItem, ByLease};
 use super::hot::Slot;
 use super::progress::Progress;
-use crate::id::Lease;
+use crate::id::{Lease, WorkItemId};
 use crate::message::Message;
 use crate::outcome::Settlement;
 
@@ -185,6 +186,8 @@ pub(super) fn runs_alone(message: &Message) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Held {
     by_lease: ByLease<Holding>,
+    /// How many leases of each message: more than one if this worker lost one without noticing.
+    by_item: ByItem<u32>,
     counts: Counts,
 }
 
@@ -207,15 +210,28 @@ impl Held {
 
     pub(super) fn insert(&mut self, holding: Holding) {
         self.counts.add(&holding);
-        if let Some(before) = self.by_lease.insert(holding.message.lease(), holding) {
-            self.counts.subtract(&before);
+        let lease = holding.message.lease();
+        match self.by_lease.insert(lease, holding) {
+            Some(before) => self.counts.subtract(&before),
+            None => *self.by_item.entry(lease.item).or_default() += 1,
         }
     }
 
     pub(super) fn remove(&mut self, lease: Lease) -> Option<Holding> {
         let holding = self.by_lease.remove(&lease)?;
         self.counts.subtract(&holding);
+        if let Entry::Occupied(mut leases) = self.by_item.entry(lease.item) {
+            *leases.get_mut() -= 1;
+            if *leases.get() == 0 {
+                leases.remove();
+            }
+        }
         Some(holding)
+    }
+
+    /// Whether this message is held under any lease.
+    pub(super) fn has(&self, item: WorkItemId) -> bool {
+        self.by_item.contains_key(&item)
     }
 
     /// Changes what is held under a lease; false if nothing is.

@@ -2,11 +2,11 @@
 -- transaction goes on.
 -- $1 ids, $2 topics, $3 keys, $4 order policies, $5 dedup hashes, $6 payloads, $7 content types, $8 headers,
 -- $9 correlation ids, $10 aggregate types, $11 aggregate ids, $12 tenants, $13 priorities, $14 occurred at (µs),
--- $15 due in (µs) or $16 at (µs), $17 expires in (µs) or $18 at (µs); null: now, never, $19 born leased, $20 worker, $21 lease
+-- $15 due in (µs) or $16 at (µs), $17 expires in (µs) or $18 at (µs); null: now, never, $19 born leased, $20 worker, $21 lease, $22 epoch
 -- Microseconds are multiplied as float8, exactly up to 285 years: PostgreSQL has that operator, and no other role's is nearer.
 insert into /*:*/outbox (
     message_id, topic, key, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type,
-    aggregate_id, tenant_id, priority, occurred_at, created_at, due_at, expires_at, state, epoch, worker, leased_until,
+    aggregate_id, tenant_id, priority, occurred_at, created_at, due_at, expires_at, born, state, epoch, worker, leased_until,
     attempts, lease_losses
 )
 select
@@ -18,8 +18,10 @@ select
              timestamptz 'epoch' + m.due::float8 * interval '1 microsecond'),
     coalesce(statement_timestamp() + m.expires_in::float8 * interval '1 microsecond',
              timestamptz 'epoch' + m.expires::float8 * interval '1 microsecond'),
+    case when m.leased or m.due_in > 0 or timestamptz 'epoch' + m.due::float8 * interval '1 microsecond' > statement_timestamp()
+         then null else pg_current_xact_id() end,
     case when m.leased then 1 else 0 end,
-    case when m.leased then 1 else 0 end,
+    case when m.leased then $22::integer else 0 end,
     case when m.leased then $20::text end,
     case when m.leased then statement_timestamp() + $21::interval end,
     0, 0

@@ -11,7 +11,7 @@ with waiting as (
     for update skip locked
 )
 update /*:*/outbox o
-set due_at = statement_timestamp()
+set due_at = statement_timestamp(), born = null
 from waiting w
 where o.seq = w.seq
 returning 1::bigint

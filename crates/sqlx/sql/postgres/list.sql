@@ -5,16 +5,17 @@
 with leased as materialized (
     select /*:*/leased() as items
 )
-select o.seq, o.epoch + coalesce(l.step, 0) as epoch, o.message_id, o.topic, o.key, o.order_policy, o.payload,
+select o.seq, coalesce(l.token, o.epoch) as epoch, o.message_id, o.topic, o.key, o.order_policy, o.payload,
        o.content_type, o.headers, o.correlation_id, o.aggregate_type, o.aggregate_id, o.tenant_id, o.priority, o.attempts,
        o.lease_losses, o.occurred_at, o.created_at, o.due_at, o.expires_at, o.failing_since, o.handled,
        case when l.id is not null then 1::smallint else o.state end as state, o.due_at = 'infinity' as parked,
-       coalesce(o.leased_until, l.leased_until) as leased_until, coalesce(o.worker, l.worker) as worker, o.done_at,
+       greatest(o.leased_until, l.leased_until) as leased_until, coalesce(o.worker, l.worker) as worker, o.done_at,
        o.done_by, o.error_class, o.last_error
 from /*:*/outbox o
 left join lateral (
-    select id, leased_until, worker, step from /*:*/outbox_lease l
-    where o.state = 0 and (select items from leased) @> o.seq and l.items @> o.seq limit 1
+    select id, leased_until, worker, token from /*:*/outbox_lease l
+    where ((o.state = 0 and o.epoch <> l.token) or (o.state = 1 and o.epoch = l.token))
+      and (select items from leased) @> o.seq and l.items @> o.seq limit 1
 ) l on true
 where o.seq > $1::bigint
   and case $2::smallint when 0 then o.state = 0 and not (select items from leased) @> o.seq

@@ -6,10 +6,10 @@ leased (items) as materialized (
     select /*:*/leased()
 ),
 priorities (priority) as (
-    (select priority from /*:*/outbox where state = 0 and lease_losses = 0 order by priority limit 1)
+    (select priority from /*:*/outbox where state = 0 and born is not null order by priority limit 1)
     union all
     select (select o.priority from /*:*/outbox o
-            where o.state = 0 and o.lease_losses = 0 and o.priority > p.priority
+            where o.state = 0 and o.born is not null and o.priority > p.priority
             order by o.priority limit 1)
     from priorities p where p.priority is not null
 ),
@@ -17,11 +17,17 @@ ready as materialized (
     select r.due_at
     from priorities p cross join lateral (
         select o.due_at from /*:*/outbox o
-        where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at <= statement_timestamp()
+        where o.state = 0 and o.born is not null and o.priority = p.priority and o.due_at <= statement_timestamp()
           and not (select items from leased) operator(pg_catalog.@>) o.seq
-        order by o.due_at
+        order by o.born, o.seq + 0
         limit $1
     ) r
+    union all
+    (select due_at from /*:*/outbox
+     where state = 0 and born is null and lease_losses = 0 and due_at <= statement_timestamp()
+       and not (select items from leased) operator(pg_catalog.@>) seq
+     order by due_at, seq
+     limit $1)
     union all
     (select due_at from /*:*/outbox
      where state = 0 and lease_losses > 0 and due_at <= statement_timestamp()
@@ -29,24 +35,14 @@ ready as materialized (
      limit $1)
 ),
 scheduled as (
-    select r.due_at
-    from priorities p cross join lateral (
-        select o.due_at from /*:*/outbox o
-        where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
-          and o.due_at > statement_timestamp() and o.due_at < 'infinity'
-        limit $1
-    ) r
+    (select due_at from /*:*/outbox
+     where state = 0 and born is null and lease_losses = 0 and due_at > statement_timestamp() and due_at < 'infinity' limit $1)
     union all
     (select due_at from /*:*/outbox
      where state = 0 and lease_losses > 0 and due_at > statement_timestamp() and due_at < 'infinity' limit $1)
 ),
 parked as (
-    select r.due_at
-    from priorities p cross join lateral (
-        select o.due_at from /*:*/outbox o
-        where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at = 'infinity'
-        limit $1
-    ) r
+    (select due_at from /*:*/outbox where state = 0 and born is null and lease_losses = 0 and due_at = 'infinity' limit $1)
     union all
     (select due_at from /*:*/outbox where state = 0 and lease_losses > 0 and due_at = 'infinity' limit $1)
 ),
@@ -58,9 +54,11 @@ select
     least($1, (select count(*) from scheduled)) as scheduled,
     least($1, (select count(*) from parked)) as parked,
     least($1, (select count(*) from (select from /*:*/outbox where state = 1 limit $1) l)
-              + (select count(*) from /*:*/outbox o where o.state = 0 and o.seq = any(array(
-                     select s from leased cross join lateral pg_catalog.unnest(items) i
-                     cross join lateral generate_series(pg_catalog.lower(i), pg_catalog.upper(i) - 1) s limit $1)))) as leased,
+              + (select count(*) from (
+                     select from leased cross join lateral pg_catalog.unnest(items) i
+                     cross join lateral (select from /*:*/outbox
+                                         where seq >= pg_catalog.lower(i) and seq < pg_catalog.upper(i) and state = 0) o
+                     limit $1) c)) as leased,
     -- Beyond the cap, what vacuum last counted in the index of done messages.
     (select case when counted < $1 then counted
                  else greatest(counted, (select reltuples::bigint from pg_class

@@ -108,7 +108,8 @@ impl Base for Postgres {
     fn leased(process: &str) -> String {
         format!(
             "outbox o where worker like '{process}-%' or exists \
-             (select from outbox_lease l where l.items @> o.seq and l.worker like '{process}-%')"
+             (select from outbox_lease l where l.items @> o.seq and l.worker like '{process}-%' \
+              and ((o.state = 0 and o.epoch <> l.token) or (o.state = 1 and o.epoch = l.token)))"
         )
     }
 

@@ -72,7 +72,7 @@ async fn slow_claims_that_a_crash_forgets() {
     })
     .await;
     let held = held.into_inner().unwrap();
-    assert_eq!((forgotten[0].epoch, held[0].epoch), (1, 2));
+    assert_ne!(forgotten[0].epoch, held[0].epoch);
     let ack = async |message: &Message| {
         store.settle(&[Settlement::new(message.lease(), Outcome::Ack)]).await.unwrap().settled
     };

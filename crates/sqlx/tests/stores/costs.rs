@@ -327,14 +327,14 @@ fn pg_enqueue() -> Probe {
         args.push(fill("0::smallint"));
         args.extend(["null::bigint"; 5].map(fill));
         args.push(fill("false"));
-        args.extend(["null", "null"].map(str::to_owned));
+        args.extend(["null", "null", "1"].map(str::to_owned));
         args.join(", ")
     };
     Probe {
         operation: "enqueue of 1,000",
         messages: BATCH,
         types: "uuid[], text[], text[], smallint[], bytea[], bytea[], text[], text[], text[], text[], text[], text[], \
-                smallint[], bigint[], bigint[], bigint[], bigint[], bigint[], boolean[], text, interval",
+                smallint[], bigint[], bigint[], bigint[], bigint[], bigint[], boolean[], text, interval, integer",
         file: include_str!("../../sql/postgres/enqueue.sql"),
         args: args(BATCH),
         idle: args(0),
@@ -369,12 +369,13 @@ fn pg_settle(operation: &'static str, leases: &[Lease], keep_done: bool) -> Prob
     let (first, last) = (items.iter().min().unwrap(), items.iter().max().unwrap());
     assert_eq!(last - first + 1, i64::from(BATCH), "neighbours");
     assert!(leases.iter().all(|lease| lease.epoch == leases[0].epoch));
-    let args =
-        |first: i64, last: i64| format!("'{{{first}}}', '{{{last}}}', {}, {keep_done}", leases[0].epoch);
+    let args = |first: i64, last: i64| {
+        format!("'{{{first}}}', '{{{last}}}', '{{{}}}', {keep_done}", leases[0].epoch)
+    };
     Probe {
         operation,
         messages: BATCH,
-        types: "bigint[], bigint[], integer, boolean",
+        types: "bigint[], bigint[], integer[], boolean",
         file: include_str!("../../sql/postgres/shortcuts/ack.sql"),
         args: args(*first, *last),
         idle: args(-1, -1),

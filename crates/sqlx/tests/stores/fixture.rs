@@ -120,7 +120,7 @@ impl<D: Backend> SqlFixture<D> {
             )
         });
         let users =
-            PoolOptions::new().max_connections(12).acquire_timeout(PATIENCE).connect(&url).await.unwrap();
+            PoolOptions::new().max_connections(24).acquire_timeout(PATIENCE).connect(&url).await.unwrap();
         Self { store, url, options, users, room, dialect: PhantomData }
     }
 
@@ -261,8 +261,7 @@ const PG_SCHEMA: &str = "options=-csearch_path%3D";
 impl Backend for Postgres {
     const NAME: &'static str = "postgres";
     const TABLE: &'static str = "outbox";
-    const OWN_TIMES: &'static [(&'static str, &'static [&'static str])] =
-        &[("lease", &["leased_until"]), ("mark", &["low", "until"]), ("walk", &["again_at"])];
+    const OWN_TIMES: &'static [(&'static str, &'static [&'static str])] = &[("lease", &["leased_until"])];
 
     async fn make_room() -> (String, StoreOptions, Option<TempDir>) {
         let schema = unique();

@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use posthaste_core::{
-    Birth, Change, ClaimRequest, Enqueued, ErrorKind, Failure, Filter, JoinStore, MessageId, NewJoin,
-    NewMessage, Outbox, Outcome, Result, Retention, Settlement, Store, StoreAdmin, Topics,
-    TransactionalStore, Turn, WorkerId,
+    Birth, Change, ClaimRequest, Enqueued, ErrorKind, Failure, Filter, JoinStore, Lease, MessageId, NewJoin,
+    NewMessage, Outbox, Outcome, Result, Retention, Settled, Settlement, Store, StoreAdmin, Topics,
+    TransactionalStore, Turn, WorkItemId, WorkerId,
 };
 use posthaste_sqlx::{MySql, PgStore, Postgres, SqlStore, Sqlite, StoreOptions};
 use posthaste_testkit::Fixture;
@@ -17,15 +18,12 @@ use sqlx_core::pool::PoolOptions;
 use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, session, unique};
 
 /// The version of the tables that this code makes.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 /// What differs between the databases in these tests.
 trait Schema: Backend {
     /// A query that answers with one line of text for everything that exists.
     const DUMP: &'static str;
-    /// The tables that only this database has, with the version that they came with.
-    const OWN: &'static [(u32, &'static str)] = &[];
-
     /// The arguments of the migrate example beside the URL.
     fn arguments(url: &str) -> Vec<String> {
         let _ = url;
@@ -51,8 +49,6 @@ fn client(command: &mut Command, script: &str) {
 }
 
 impl Schema for Postgres {
-    const OWN: &'static [(u32, &'static str)] =
-        &[(5, "lease"), (5, "mark"), (6, "walk"), (7, "step"), (7, "awake")];
     const DUMP: &'static str = "
         select line from (
             select 1 as part, c.relname || '.' || lpad(a.attnum::text, 2, '0') as place,
@@ -271,34 +267,40 @@ async fn joins_have_tables_of_their_own<D: Schema>() {
 /// JOIN-090, JOIN-091, JOIN-092, INB-008: joins, the inbox and pauses are added to tables that were made before there were any, which
 /// stay as they are.
 async fn older_tables_are_added_to<D: Schema>() {
-    let fixture = SqlFixture::<D>::create().await;
-    let whole = tables(&fixture).await;
-    works(&fixture.store).await;
-    let prefix = D::TABLE;
-    // From each older version: what came later is not there yet.
-    for (version, later) in [
-        (6, &[][..]),
-        (5, &[]),
-        (4, &[]),
-        (3, &["pause"]),
-        (2, &["inbox", "pause"]),
-        (1, &["join", "join_member", "join_wait", "inbox", "pause"]),
-    ] {
-        let own = D::OWN.iter().filter(|(since, _)| *since > version).map(|(_, table)| table);
-        for table in later.iter().chain(own) {
-            fixture.run(format!("drop table {prefix}_{table}")).await;
-        }
-        fixture.run(format!("update {prefix}_version set version = {version}")).await;
+    let whole = {
+        let fixture = SqlFixture::<D>::create().await;
+        let whole = tables(&fixture).await;
+        fixture.destroy().await;
+        whole
+    };
+    for version in 1..VERSION {
+        let fixture = SqlFixture::<D>::bare().await;
+        D::apply(&fixture, &script_of(&fixture, version)).await;
         let error = fixture.store.check().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaMissing, "{error}");
         for _ in 0..2 {
             assert_eq!(fixture.store.migrate().await.unwrap(), VERSION);
-            assert_eq!(tables(&fixture).await, whole);
+            assert_eq!(tables(&fixture).await, whole, "from version {version}");
         }
+        works(&fixture.store).await;
+        fixture.destroy().await;
     }
-    let stats = fixture.store.stats().await.unwrap();
-    assert_eq!(stats.ready.value + stats.leased.value, 1, "and what was there is there");
-    fixture.destroy().await;
+}
+
+/// What made the tables of an older version, without the routines.
+fn script_of<D: Schema>(fixture: &SqlFixture<D>, version: u32) -> String {
+    let script = SqlStore::<D>::migration_sql(&fixture.options).unwrap();
+    let older = script.split(&format!("-- {:04}_", version + 1)).next().unwrap();
+    let table = match D::NAME {
+        "postgres" => format!("{}.{}_version", schema_of(&fixture.url), D::TABLE),
+        _ => format!("{}_version", D::TABLE),
+    };
+    let (columns, values) = match D::NAME {
+        "sqlite" => ("version", String::new()),
+        _ => ("version, routines", ", 'older'".to_owned()),
+    };
+    let end = if older.starts_with("begin") { "commit;" } else { "" };
+    format!("{older}\ninsert into {table} ({columns}) values ({version}{values});\n{end}\n")
 }
 
 /// INB-008: two outboxes with their own prefixes in one database do not touch each other.
@@ -771,5 +773,117 @@ async fn mysql_epochs_never_stand_still() {
         "it is not leased"
     );
     drop(session);
+    fixture.destroy().await;
+}
+
+/// The rows of an outbox of version 8 that is at work, with leases, a mark, and values that no publisher of ours stores.
+const UNDER_WAY: &str = "
+    insert into outbox (seq, message_id, created_at, due_at, leased_until, done_at, epoch, attempts, lease_losses, state, priority,
+                        order_policy, error_class, topic, key, payload, content_type, worker) overriding system value
+    select v.seq, lpad(to_hex(v.seq & 65535), 32, '0')::uuid, now(), v.due_at, v.leased_until,
+           case when v.state > 1 then now() end, v.epoch, v.attempts, v.losses, v.state, 0, v.policy,
+           case when v.state = 3 then 4 end, 't', v.key, 'x', 'text/plain', case when v.state = 1 then 'old' end
+    from (values
+        (1::bigint, now(), null::timestamptz, 0, 0, 0, 0, 0, null),
+        (2, now(), null, 0, 0, 0, 0, 0, 'k'), (3, now(), null, 0, 0, 0, 0, 0, 'k'),
+        (4, now() + interval '1 hour', null, 0, 0, 0, 0, 0, null),
+        (5, now(), null, 7, 2, 0, 0, 0, null),
+        (6, now(), null, 1, 0, 1, 0, 0, null),
+        (7, now(), null, 3, 0, 0, 0, 0, null),
+        (8, now(), null, 3, 0, 0, 0, 0, 'j'), (9, now(), null, 0, 0, 0, 0, 0, 'j'),
+        (10, now(), now() + interval '1 hour', 1, 0, 0, 1, 0, null),
+        (11, now(), null, 1, 0, 0, 2, 0, null),
+        (12, now(), null, 1, 0, 0, 3, 0, 'd'), (13, now(), null, 0, 0, 0, 0, 0, 'd'),
+        (14, now(), null, 1, 0, 0, 3, 1, 'p'), (15, 'infinity', null, 0, 0, 0, 0, 0, 'p'),
+        (16, now(), null, 4, 0, 0, 0, 0, null),
+        (17, now(), null, 0, 2147483647, -5, 0, 0, null),
+        (9223372036854775807, now(), null, 0, 0, 0, 0, 0, null)
+    ) v (seq, due_at, leased_until, epoch, attempts, losses, state, policy, key);
+    alter table outbox alter column seq restart with 100;
+    insert into outbox_lease (leased_until, worker, items, step) values
+        (now() + interval '1 hour', 'old', '{[7,9)}', 1), (now() - interval '1 minute', 'dead', '{[16,17)}', 2);
+    insert into outbox_mark (priority, low, until, lease, again_at, open, seen, seen_at)
+        values (0, now() + interval '1 hour', now() + interval '1 hour', 1, now() + interval '1 hour', '{}', '1', now());
+    insert into outbox_walk (again_at) values (now() + interval '1 hour')";
+
+/// From version 8, with messages in every state, leases held and marks present: nothing is lost, and nothing is delivered twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_upgrades_what_is_under_way() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::bare().await;
+    Postgres::apply(&fixture, &script_of(&fixture, 8)).await;
+    fixture.run(UNDER_WAY.to_owned()).await;
+    let store = &fixture.store;
+    assert_eq!(store.migrate().await.unwrap(), VERSION);
+
+    let request = ClaimRequest::new(WorkerId::new("new").unwrap()).limit(100);
+    let mut delivered = Vec::new();
+    let mut deliver = async || {
+        loop {
+            let claimed = store.claim(&request).await.unwrap();
+            if claimed.is_empty() {
+                return std::mem::take(&mut delivered);
+            }
+            let acks = claimed.iter().map(|message| Settlement::new(message.lease(), Outcome::Ack));
+            store.settle(&acks.collect::<Vec<_>>()).await.unwrap();
+            delivered.extend(claimed.iter().map(|message| message.item.get()));
+        }
+    };
+    let mut first = deliver().await;
+    first.sort_unstable();
+    assert_eq!(first, [1, 2, 3, 5, 6, 17], "what waits, and nothing that is held, blocked or for later");
+
+    let held = |item, epoch| Lease { item: WorkItemId::new(item), epoch };
+    let leases = [held(7, 4), held(8, 4), held(10, 1), held(7, 3), held(16, 6)];
+    use Settled::{Applied, Lost};
+    let kept = store.renew(&leases[..4], Duration::from_secs(60)).await.unwrap();
+    assert_eq!(kept, [Applied, Applied, Applied, Lost]);
+    assert_eq!(store.reap(10).await.unwrap().ready, 1, "the lease that had run out");
+    let ends = [Outcome::Ack, Outcome::Release, Outcome::Ack, Outcome::Ack, Outcome::Ack];
+    let ends: Vec<_> = leases.into_iter().zip(ends).map(|(lease, end)| Settlement::new(lease, end)).collect();
+    assert_eq!(store.settle(&ends).await.unwrap().settled, [Applied, Applied, Applied, Lost, Lost]);
+    assert_eq!(deliver().await, [8, 9, 16], "what came back, and its key");
+
+    let stats = store.stats().await.unwrap();
+    let counts = [stats.ready, stats.scheduled, stats.parked, stats.leased, stats.done, stats.dead];
+    assert_eq!(counts.map(|count| count.value), [1, 1, 1, 0, 12, 2], "{stats:?}");
+    assert_eq!(fixture.texts("select seq::text from outbox_archive").await, ["9223372036854775807"]);
+    fixture.destroy().await;
+}
+
+/// P9: a row that claims and settlements could not calculate with is refused, whoever inserts it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_refuses_unusable_rows() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let columns = "seq, message_id, created_at, due_at, leased_until, epoch, attempts, lease_losses, state, priority, order_policy, \
+                   topic, payload, content_type";
+    let values =
+        "1, gen_random_uuid(), now(), now(), null::timestamptz, 0, 0, 0, 0, 0, 0, 't', 'x', 'text/plain'";
+    let names: Vec<&str> = columns.split(", ").collect();
+    for (column, value) in [
+        ("seq", "9223372036854775807"),
+        ("seq", "-9223372036854775808"),
+        ("created_at", "'infinity'"),
+        ("due_at", "'-infinity'"),
+        ("leased_until", "'infinity'"),
+        ("attempts", "2147483647"),
+        ("attempts", "-1"),
+        ("lease_losses", "2147483647"),
+        ("state", "7"),
+    ] {
+        let mut values: Vec<&str> = values.split(", ").collect();
+        values[names.iter().position(|name| *name == column).unwrap()] = value;
+        let insert =
+            format!("insert into outbox ({columns}) overriding system value values ({})", values.join(", "));
+        let mut users = fixture.users.acquire().await.unwrap();
+        let error = Postgres::run(&mut users, insert).await.unwrap_err().to_string();
+        assert!(error.contains("outbox_usable"), "{column} = {value}: {error}");
+    }
+    works(&fixture.store).await;
     fixture.destroy().await;
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
     Birth, Change, ClaimRequest, Clock, Enqueued, Expired, Join, JoinFilter, JoinId, JoinStatus, Lease,
-    ManualClock, MemoryStore, MessageId, NewMessage, Outcome, Reaped, Result, Retention, SettledBatch,
-    Settlement, Step, Store, StoreAdmin, Topics, TransactionalStore, WorkerId,
+    ManualClock, MemoryStore, Message, MessageId, NewMessage, Outcome, Reaped, Result, Retention,
+    SettledBatch, Settlement, Step, Store, StoreAdmin, Topics, TransactionalStore, WorkerId,
 };
 
 use super::compare::{Clocks, same, same_stats, sorted};
@@ -153,7 +153,7 @@ impl<'a, F: Fixture> Pair<'a, F> {
         let reference = self.enqueue_reference(&ours, how).await;
         let store = self.enqueue_store(&theirs, how).await;
         let kind = |answer: &Enqueued| match answer {
-            Enqueued::New { id, lease } => (*id, Some(lease.map(|lease| lease.epoch))),
+            Enqueued::New { id, lease } => (*id, Some(lease.is_some())),
             Enqueued::Duplicate { id } => (*id, None),
         };
         let kinds = |answers: &[Enqueued]| answers.iter().map(kind).collect::<Vec<_>>();
@@ -215,25 +215,36 @@ impl<'a, F: Fixture> Pair<'a, F> {
         let request = ClaimRequest::new(worker(name)).limit(limit).lease(UNIT * lease).topics(topics);
         let reference = self.reference.claim(&request).await.unwrap();
         let store = self.fixture.store().claim(&request).await.unwrap();
-        let ids = |claimed: &[posthaste_core::Message]| {
-            claimed.iter().map(|message| message.id).collect::<Vec<_>>()
-        };
+        let ids = |claimed: &[Message]| claimed.iter().map(|message| message.id).collect::<Vec<_>>();
         same("claimed", ids(&reference), ids(&store))?;
         for (r, s) in reference.iter().zip(&store) {
-            self.clocks
-                .same_message(r, s, false)
-                .map_err(|difference| format!("claimed {}: {difference}", r.id))?;
+            if s.epoch == 0 || self.leases.iter().any(|(_, before)| *before == s.lease()) {
+                return Err(format!("claimed {}: epoch {} was given out before", r.id, s.epoch));
+            }
             self.leases.push((r.lease(), s.lease()));
+            let s = Message { epoch: self.translated(s.lease()), ..s.clone() };
+            self.clocks
+                .same_message(r, &s, false)
+                .map_err(|difference| format!("claimed {}: {difference}", r.id))?;
         }
         Ok(())
+    }
+
+    /// The reference's epoch of a lease of the store. Epochs are compared for being equal only, so each store may number them
+    /// as it likes.
+    fn translated(&self, lease: Lease) -> i32 {
+        let found = self.leases.iter().rev().find(|(_, store)| *store == lease);
+        found.map_or(lease.epoch, |(reference, _)| reference.epoch)
     }
 
     /// The leases that were picked, as each store numbers them.
     fn picked(&self, pick: Pick) -> Option<(Lease, Lease)> {
         let back = pick.index.checked_rem(self.leases.len())?;
         let (mut r, mut s) = self.leases[self.leases.len() - 1 - back];
-        r.epoch += pick.later;
-        s.epoch += pick.later;
+        r.epoch = r.epoch.wrapping_add(pick.later);
+        // What is a lease of the reference must be the same one of the store.
+        let other = self.leases.iter().find(|(reference, _)| *reference == r);
+        s.epoch = other.map_or(s.epoch.wrapping_add(pick.later), |(_, store)| store.epoch);
         Some((r, s))
     }
 
@@ -341,7 +352,11 @@ impl<'a, F: Fixture> Pair<'a, F> {
     /// Compares everything that can be seen.
     pub(super) async fn compare(&mut self) -> Checked {
         let (reference, store) = (&self.reference, self.fixture.store());
-        self.clocks.same_table(&records(reference).await, &records(store).await)?;
+        let mut theirs = records(store).await;
+        for record in &mut theirs {
+            record.message.epoch = self.translated(record.message.lease());
+        }
+        self.clocks.same_table(&records(reference).await, &theirs)?;
         same_stats(&reference.stats().await.unwrap(), &store.stats().await.unwrap())?;
         self.compare_joins().await
     }

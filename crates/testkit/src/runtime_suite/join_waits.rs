@@ -273,7 +273,8 @@ pub async fn joins_in_the_log<F: Fixture>(scene: &Scene<F>) {
     use tracing::Level;
     let (journal, fixture) = (Journal::new(), &scene.fixture);
     let mut quick = settings();
-    (quick.join_check, quick.stats) = (ms(100), Schedule::off());
+    // Longer than a drain takes on a slow machine, and shorter than the minute that passes between them.
+    (quick.join_check, quick.stats) = (MINUTE / 2, Schedule::off());
     let outbox = outbox(scene.store(), quick).on_topic("*", journal.noting("all")).build().await.unwrap();
     let wait = JoinWait::on_complete(draft("next"));
     let join = NewJoin::expecting(2).grouping_key("customer-12").steps(drafts("t", 1)).wait(wait);

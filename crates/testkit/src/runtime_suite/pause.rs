@@ -40,7 +40,7 @@ pub async fn the_hot_path_obeys<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.ids(), [free.id()]);
     // Given back once: a message that is paused does not go round in circles.
     let record = record(&store, held.id()).await;
-    assert_eq!((record.message.epoch, record.message.attempts, record.message.lease_losses), (1, 0, 0));
+    assert_eq!((record.message.attempts, record.message.lease_losses), (0, 0));
     running.stop().await;
 }
 
@@ -122,9 +122,10 @@ pub async fn without_an_answer_a_claim_decides<F: Fixture>(scene: &Scene<F>) {
     let held = tx.publish(draft("held")).await.unwrap().id();
     let free = tx.publish(draft("t")).await.unwrap().id();
     tx.commit().await.unwrap();
+    let born = record(&store, free).await.message.epoch;
     becomes(&store, free, State::Done).await;
     becomes(&store, held, State::Ready).await;
-    assert_eq!(record(&store, free).await.message.epoch, 2, "it was released and claimed");
+    assert_ne!(record(&store, free).await.message.epoch, born, "it was released and claimed");
     assert_eq!(journal.ids(), [free]);
     running.stop().await;
 }
@@ -140,10 +141,11 @@ pub async fn the_first_answer_is_waited_for<F: Fixture>(scene: &Scene<F>) {
     let id = publish(&outbox, "t").await;
     let enqueued = async || scene.meters.counter("posthaste_hot_enqueued_total", &[]) == 1;
     eventually("it has arrived", enqueued).await;
-    assert_eq!((journal.count(), state(&store, id).await), (0, Some(State::Leased)));
+    let born = record(&store, id).await;
+    assert_eq!((journal.count(), born.state), (0, State::Leased));
     store.let_go("paused");
     becomes(&store, id, State::Done).await;
-    assert_eq!((store.calls("claim"), record(&store, id).await.message.epoch), (1, 1));
+    assert_eq!((store.calls("claim"), record(&store, id).await.message.epoch), (1, born.message.epoch));
     running.stop().await;
 }
 

@@ -22,12 +22,6 @@ fn quick() -> SinkOptions {
     SinkOptions::new().pauses(ms(5), ms(20))
 }
 
-/// How often all messages together were claimed.
-async fn claims<S: StoreAdmin>(store: &S) -> usize {
-    let epochs = records(store).await.into_iter().map(|record| record.message.epoch);
-    epochs.map(|epoch| usize::try_from(epoch).unwrap()).sum()
-}
-
 /// How often a sink took each message, at most; and how many there were.
 fn taken(sink: &ScriptedSink) -> (usize, usize) {
     let mut ids = sink.taken_ids();
@@ -59,7 +53,7 @@ async fn one_of_two<F: Fixture>(scene: &Scene<F>, count: usize) {
     .await;
     let probes = down.probes();
     eventually("it is probed again and again", async || down.probes() > probes + 20).await;
-    let claimed = claims(outbox.store()).await;
+    let claimed = usize::try_from(scene.meters.counter("posthaste_claimed_total", &[])).unwrap();
     assert!(claimed <= count + 50, "{claimed} claims for {count} messages");
     assert!(guarded.is_down());
     let errors = scene.logs.at(Level::ERROR);

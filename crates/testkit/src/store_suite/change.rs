@@ -38,14 +38,15 @@ pub async fn requeue_is_a_new_chance<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(store.requeue(&change()).await.unwrap(), [id]);
     let (after, history) = store.show(id).await.unwrap().unwrap();
     assert_eq!((after.state, after.parked, after.done_at), (State::Ready, false, None));
-    assert_eq!((after.message.attempts, after.message.lease_losses, after.message.epoch), (0, 0, 2));
+    assert_eq!((after.message.attempts, after.message.lease_losses), (0, 0));
+    assert_eq!(after.message.epoch, before.message.epoch);
     assert_near(after.message.due_at, fixture.now().await);
     assert_eq!(after.message.created_at, before.message.created_at);
     assert_eq!((after.last_error, after.error_class), (None, None), "R14: the history has what went wrong");
     assert_eq!(history.len(), 1);
     assert_entry(&history[0], "requeue", "ada", "the broker is back", (1, 1, Some("[BUSINESS] no")));
     assert_near(history[0].at, fixture.now().await);
-    assert_eq!(claim_one(store).await.epoch, 3);
+    assert_ne!(claim_one(store).await.epoch, after.message.epoch);
 }
 
 /// Only dead ones are requeued, whatever state the filter names; a second call finds none.

@@ -33,6 +33,7 @@ async fn work<S: StoreAdmin>(
     while left.load(Ordering::SeqCst) > 0 {
         assert!(started.elapsed() < PATIENCE, "{} messages are not to be had", left.load(Ordering::SeqCst));
         let request = posthaste_core::ClaimRequest::new(me.clone()).limit(limit).lease(LEASE);
+        let asked = Instant::now();
         let claimed = store.claim(&request).await.unwrap();
         assert!(claimed.len() <= limit as usize);
         if claimed.is_empty() {
@@ -40,7 +41,7 @@ async fn work<S: StoreAdmin>(
             continue;
         }
         for message in &claimed {
-            history.claimed(&me, message.id, message.lease());
+            history.claimed(asked, &me, message.id, message.lease());
             history.delivered(&me, message.id);
         }
         let settlements: Vec<_> =
@@ -270,6 +271,7 @@ async fn produce<F: Fixture>(fixture: &F, history: &History, round: usize) {
 async fn consume<S: StoreAdmin>(store: &S, history: &History, me: &WorkerId, round: usize) {
     let lease = if round.is_multiple_of(3) { Duration::from_millis(1) } else { LEASE };
     let request = posthaste_core::ClaimRequest::new(me.clone()).limit(10).lease(lease);
+    let asked = Instant::now();
     let claimed = store.claim(&request).await.unwrap();
     let outcome = |n: usize| match n % 4 {
         0 => fail(),
@@ -283,7 +285,7 @@ async fn consume<S: StoreAdmin>(store: &S, history: &History, me: &WorkerId, rou
         .map(|(n, message)| Settlement::new(message.lease(), outcome(n + round)))
         .collect();
     for message in &claimed {
-        history.claimed(me, message.id, message.lease());
+        history.claimed(asked, me, message.id, message.lease());
         history.settling(message.lease());
     }
     let settled = store.settle(&settlements).await.unwrap().settled;

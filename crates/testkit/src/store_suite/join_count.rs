@@ -294,7 +294,7 @@ pub async fn a_batch_of_many_joins<F: Fixture>(fixture: &Arc<F>) {
     // Later ones for the same leases, and for stale ones, count nothing.
     batch.extend(held.iter().map(|message| Settlement::new(message.lease(), Outcome::Ack)));
     batch.extend(held.iter().map(|message: &Message| {
-        Settlement::new(Lease { epoch: message.epoch - 1, ..message.lease() }, fail())
+        Settlement::new(Lease { epoch: message.epoch.wrapping_sub(1), ..message.lease() }, fail())
     }));
     let answers = store.settle(&batch).await.unwrap();
     assert_eq!(answers.settled.iter().filter(|answer| **answer == Settled::Applied).count(), MESSAGES);

@@ -52,7 +52,8 @@ async fn finish<F: Fixture>(fixture: &F, record: &Record, message: &Message) {
         State::Ready => {
             fixture.advance(MINUTE).await;
             let again = claim_one(&store).await;
-            assert_eq!((again.id, again.epoch), (message.id, 2));
+            assert_eq!(again.id, message.id);
+            assert_ne!(again.epoch, message.epoch);
             apply(&store, again.lease(), Outcome::Ack).await;
         }
         State::Leased => apply(&store, message.lease(), Outcome::Ack).await,
@@ -68,7 +69,7 @@ pub async fn slow_ack_against_reap<F: Fixture>(fixture: &Arc<F>) {
 /// OBX-049, OBX-097: a renewal against the reaper.
 pub async fn slow_renew_against_reap<F: Fixture>(fixture: &Arc<F>) {
     race(fixture, None, |record| {
-        assert_eq!((record.state, record.message.epoch), (State::Leased, 1));
+        assert_eq!(record.state, State::Leased);
         assert!(record.leased_until.is_some());
     })
     .await;

@@ -1,6 +1,6 @@
--- Our tables, whether they are logged: p, or not: u, and whether they should be: only the one that a crash is to empty should not.
+-- Our tables, whether they are logged: p, or not: u, and that they should be.
 -- $1 schema, $2 prefix
-select c.relname::text, c.relpersistence::text, case when c.relname = $2::text || 'outbox_awake' then 'u' else 'p' end
+select c.relname::text, c.relpersistence::text, 'p'
 from pg_catalog.pg_class c
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1::text and c.relkind in ('r', 'p') and c.relname ^@ ($2::text || 'outbox')

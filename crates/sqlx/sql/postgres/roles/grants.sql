@@ -12,18 +12,19 @@ grant select (seq, message_id, dedup, epoch, state) on /*:*/outbox to :"enqueue"
 grant select (due_at), update (due_at) on /*:*/outbox to :"enqueue";
 grant select, insert, update on /*:*/outbox_join, /*:*/outbox_join_member, /*:*/outbox_join_wait to :"enqueue";
 
--- Claims, settles, renews, reaps, expires and parks, and takes turns of jobs. It publishes the continuations of joins.
-grant select, insert, update, delete on /*:*/outbox, /*:*/outbox_lease, /*:*/outbox_mark, /*:*/outbox_walk to :"relay";
-grant select, update on /*:*/outbox_step to :"relay";
-grant select, insert on /*:*/outbox_awake to :"relay";
-grant select, update on /*:*/outbox_join, /*:*/outbox_join_member to :"relay";
-grant select, insert, update on /*:*/outbox_join_wait to :"relay";
+-- Claims, settles, renews, reaps, expires, parks and prunes, and takes turns of jobs. It publishes the continuations of joins.
+grant select, insert, update, delete on /*:*/outbox, /*:*/outbox_lease, /*:*/outbox_cursor, /*:*/outbox_turn to :"relay";
+grant select, update, delete on /*:*/outbox_join, /*:*/outbox_join_member to :"relay";
+grant select, insert, update, delete on /*:*/outbox_join_wait to :"relay";
+grant select, delete on /*:*/outbox_history to :"relay";
+grant select, insert on /*:*/outbox_archive to :"relay";
 grant select, insert, update on /*:*/outbox_job to :"relay";
 grant select on /*:*/outbox_pause to :"relay";
 
 -- Looks, requeues, buries, pauses, resumes, prunes and archives, and takes turns of jobs.
 grant select, update, delete on /*:*/outbox to :"maintenance";
-grant select on /*:*/outbox_lease, /*:*/outbox_mark to :"maintenance";
+grant select on /*:*/outbox_lease, /*:*/outbox_cursor to :"maintenance";
+grant insert on /*:*/outbox_turn to :"maintenance";
 grant select, insert, delete on /*:*/outbox_history to :"maintenance";
 grant select, insert on /*:*/outbox_archive to :"maintenance";
 grant select, insert, update on /*:*/outbox_job to :"maintenance";

@@ -1,5 +1,5 @@
--- The messages that an operator's change is about, locked in the order of enqueueing. What is to be buried must not be taken
--- meanwhile. Whatever is null does not matter.
+-- The messages that an operator's change is about, locked in the order of enqueueing. What is to be buried must not be leased:
+-- what a claim leased before its lock was had is left out. Whatever is null does not matter.
 create or replace function /*:*/choose(
     can_be_requeued boolean, in_state smallint, topics text[], topic_prefixes text[], with_key text, of_tenant text,
     correlated text, class smallint, from_us bigint, before_us bigint, ids uuid[], max_messages bigint
@@ -11,29 +11,33 @@ set jit = off
 as $body$
 #variable_conflict use_column
 declare
-    v_leased int8multirange := '{}';
+    v_leased int8multirange := case when $1 then '{}' else /*:*/leased() end;
+    v_locked bigint[];
 begin
-    if not can_be_requeued then
-        perform /*:*/gate();
+    v_locked := array(
+        select seq
+        from /*:*/outbox
+        where case when $1 then state = 3
+                   else (state = 0 and not v_leased @> seq)
+                        or (state = 3 and key is not null and order_policy <> 2 and error_class not in (6, 8)) end
+          and ($2 is null or state = $2)
+          and (($3 is null and $4 is null) or topic = any($3) or topic ^@ any($4))
+          and ($5 is null or key = $5)
+          and ($6 is null or tenant_id = $6)
+          and ($7 is null or correlation_id = $7)
+          and ($8 is null or error_class = $8)
+          and ($9 is null or created_at >= timestamptz 'epoch' + $9 * interval '1 microsecond')
+          and ($10 is null or created_at < timestamptz 'epoch' + $10 * interval '1 microsecond')
+          and ($11 is null or message_id = any($11))
+        order by seq
+        limit $12
+        for update);
+    if not $1 then
         v_leased := /*:*/leased();
     end if;
     return query
-    select seq, message_id, key
-    from /*:*/outbox
-    where case when $1 then state = 3
-               else (state = 0 and not v_leased @> seq)
-                    or (state = 3 and key is not null and order_policy <> 2 and error_class not in (6, 8)) end
-      and ($2 is null or state = $2)
-      and (($3 is null and $4 is null) or topic = any($3) or topic ^@ any($4))
-      and ($5 is null or key = $5)
-      and ($6 is null or tenant_id = $6)
-      and ($7 is null or correlation_id = $7)
-      and ($8 is null or error_class = $8)
-      and ($9 is null or created_at >= timestamptz 'epoch' + $9 * interval '1 microsecond')
-      and ($10 is null or created_at < timestamptz 'epoch' + $10 * interval '1 microsecond')
-      and ($11 is null or message_id = any($11))
-    order by seq
-    limit $12
-    for update;
+    select o.seq, o.message_id, o.key from /*:*/outbox o
+    where o.seq = any(v_locked) and not (o.state = 0 and v_leased @> o.seq)
+    order by o.seq;
 end
 $body$;

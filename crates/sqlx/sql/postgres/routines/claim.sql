@@ -1,116 +1,331 @@
--- The priority between two that has nothing left but traces in the index, and most of them; null if none has many. What is no
--- longer there cannot be asked for its priority: only how far a walk was tells, over ever smaller halves.
-create or replace function /*:*/crowded(after integer, before integer, walked bigint, many bigint)
-returns integer
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-set jit = off
-as $body$
-declare
-    v_index oid := '/*:*/outbox_ready'::regclass;
-    v_middle integer;
-    v_here bigint;
-begin
-    loop
-        v_middle := after + (before - after) / 2;
-        v_here := pg_stat_get_xact_tuples_returned(v_index);
-        perform count(*) from /*:*/outbox o
-        where o.state = 0 and o.lease_losses = 0 and o.priority > after and o.priority <= v_middle;
-        v_here := pg_stat_get_xact_tuples_returned(v_index) - v_here;
-        if before - after = 2 then
-            return case when v_here > many then v_middle end;
-        elsif v_here * 2 > walked then
-            before := v_middle + 1;
-            walked := v_here;
-        else
-            after := v_middle;
-            walked := walked - v_here;
-        end if;
-    end loop;
-end
-$body$;
-
--- Leaves a mark where a claim found the first message of a priority, after it had walked over so many entries: the next ones
--- begin there.
+-- Takes messages that can start now. See ADR 0033.
 --
--- What was passed over is gone, or not committed yet. Who began to write only lately is no danger: a message is due when it is
--- written, or later, and a mark stays three quarters of a second behind. Of those who have been at it for longer the mark knows
--- the numbers, and holds until one of them ends. Which ones these are, is told by the number of who left a mark a quarter to
--- half a second ago; where that is not known, all who are writing count as such.
-create or replace function /*:*/leave_mark(
-    priority integer, first timestamptz, walked bigint, is_from_beginning boolean, snapshot pg_snapshot, lease bigint
+-- A claim reads candidates and locks them, skipping those that other sessions have locked. Then it looks again, with a newer
+-- snapshot, and drops those that another claim has leased meanwhile: that claim kept its locks until its lease could be seen.
+-- So a message is never in two leases, nobody waits for anybody, and a claim that idles in its transaction holds what it took.
+--
+-- Candidates come from two places. outbox_new holds what was published to be delivered at once, in the order of the
+-- transactions that wrote it. Entries only ever leave it, so where a claim found nothing to take in front of a message, and every
+-- transaction from before has ended, there will never be anything: the next claims begin there. outbox_due holds the rest,
+-- in the order in which it becomes due.
+
+-- Locks messages of outbox_new that can start.
+create or replace function /*:*/take_new(
+    at /*:*/outbox_cursor, max_messages bigint, topics text[], topic_prefixes text[], paused text[], paused_prefixes text[]
 )
-returns void
+returns bigint[]
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
-set jit = off
 as $body$
-#variable_conflict use_column
 declare
-    v_mark /*:*/outbox_mark;
-    v_mine xid8 := pg_current_xact_id();
-    v_writers xid8[];
-    v_age interval;
+    v_now timestamptz := clock_timestamp();
 begin
-    select m.* into v_mark from /*:*/outbox_mark m where m.priority = $1;
-    if $4 then
-        -- Who has ended has nothing left that was not walked over.
-        v_mark.open := array(select x from unnest(v_mark.open) x where not pg_visible_in_snapshot(x, $5));
-        -- At half a microsecond an entry: a fiftieth of the time, or a fifth if something may be below.
-        v_mark.until := clock_timestamp() + $3 * interval '25 microseconds';
-        v_mark.again_at := clock_timestamp() + $3 * interval '2.5 microseconds';
-    end if;
-    v_age := coalesce(statement_timestamp() - v_mark.seen_at, interval '1 hour');
-    if v_age > interval '250 milliseconds' then
-        if v_age <= interval '500 milliseconds' then
-            v_writers := array(select x from pg_snapshot_xip($5) x where x < v_mark.seen);
-        else
-            -- A snapshot does not list those who began after the last one that has ended. Savepoints have numbers, too.
-            v_writers := array(select pg_snapshot_xip($5)) || array(
-                select n::text::xid8
-                from generate_series(pg_snapshot_xmax($5)::text::bigint, v_mine::text::bigint - 1) n
-                limit 1000);
-        end if;
-        v_mark.open := array(select unnest(v_mark.open) union select unnest(v_writers));
-        v_mark.seen := v_mine;
-        v_mark.seen_at := statement_timestamp();
-    end if;
-    insert into /*:*/outbox_mark (priority, low, until, lease, again_at, open, seen, seen_at)
-    values ($1, least($2, v_mark.seen_at - interval '750 milliseconds'), v_mark.until,
-            coalesce((select min(l.id) from /*:*/outbox_lease l where l.id >= $6), $6),
-            v_mark.again_at, v_mark.open, v_mark.seen, v_mark.seen_at)
-    on conflict (priority) do update
-    set low = excluded.low, until = excluded.until, lease = excluded.lease, again_at = excluded.again_at, open = excluded.open,
-        seen = excluded.seen, seen_at = excluded.seen_at;
+    return array(
+        with leased as materialized (
+            select /*:*/leased_since(($1).lease_from, ($1).lease_late) as items
+        )
+        select c.seq
+        from unnest(($1).segments) s
+        cross join lateral (
+            -- To the end of one or more priorities.
+            select rest.seq from (
+                select o.seq from /*:*/outbox o
+                where s.from_born <> s.to_born and o.state = 0 and o.born is not null
+                  and (o.priority, o.born, o.seq + 0) >= (s.first_priority, s.from_born, s.from_seq) and o.priority <= s.last_priority
+                  and not (select l.items from leased l) @> o.seq and o.due_at <= v_now
+                  and (o.expires_at is null or o.expires_at > v_now)
+                  and (($3 is null and $4 is null) or o.topic = any($3) or o.topic ^@ any($4))
+                  and not (o.topic = any($5) or o.topic ^@ any($6))
+                  and (o.key is null or (
+                      select true from /*:*/outbox e
+                      where e.key = o.key and e.seq < o.seq
+                        and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))
+                      order by e.key desc, e.seq desc
+                      limit 1) is null)
+                order by o.priority, o.born, o.seq + 0
+                limit $2
+                for update of o skip locked
+            ) rest
+            union all
+            -- A stretch of one transaction: plain bounds on the last column end the scan, which one on a row of columns would not.
+            select stretch.seq from (
+                select o.seq from /*:*/outbox o
+                where s.from_born = s.to_born and o.state = 0 and o.born is not null
+                  and o.priority = s.first_priority and o.born = s.from_born and o.seq + 0 between s.from_seq and s.to_seq
+                  and not (select l.items from leased l) @> o.seq and o.due_at <= v_now
+                  and (o.expires_at is null or o.expires_at > v_now)
+                  and (($3 is null and $4 is null) or o.topic = any($3) or o.topic ^@ any($4))
+                  and not (o.topic = any($5) or o.topic ^@ any($6))
+                  and (o.key is null or (
+                      select true from /*:*/outbox e
+                      where e.key = o.key and e.seq < o.seq
+                        and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))
+                      order by e.key desc, e.seq desc
+                      limit 1) is null)
+                order by o.priority, o.born, o.seq + 0
+                limit $2
+                for update of o skip locked
+            ) stretch
+        ) c
+        limit $2);
 end
 $body$;
 
--- Takes messages that can start now.
+-- Of the next messages that are due, of those that wait by their due time: which can start, and which cannot. None is locked.
+create or replace function /*:*/look_due(
+    slice bigint, after_due timestamptz, after_seq bigint, leased int8multirange, topics text[], topic_prefixes text[], paused text[],
+    paused_prefixes text[], out free bigint[], out others bigint[], out last_due timestamptz, out last_seq bigint
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    with due as materialized (
+        select o.due_at, o.seq, o.topic, o.key, o.expires_at from /*:*/outbox o
+        where o.state = 0 and o.born is null and o.lease_losses = 0 and o.due_at <= v_now and not $4 @> o.seq
+          and (o.due_at, o.seq) > ($2, $3)
+        order by o.due_at, o.seq
+        limit $1
+    ),
+    judged as (
+        select o.due_at, o.seq,
+               (o.expires_at is null or o.expires_at > v_now)
+               and (($5 is null and $6 is null) or o.topic = any($5) or o.topic ^@ any($6))
+               and not (o.topic = any($7) or o.topic ^@ any($8))
+               and (o.key is null or (
+                   select true from /*:*/outbox e
+                   where e.key = o.key and e.seq < o.seq
+                     and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))
+                   order by e.key desc, e.seq desc
+                   limit 1) is null) as is_free
+        from due o
+    )
+    select coalesce(array_agg(j.seq) filter (where j.is_free), '{}'), coalesce(array_agg(j.seq) filter (where not j.is_free), '{}'),
+           (array_agg(j.due_at))[count(*)::integer], (array_agg(j.seq))[count(*)::integer]
+    into free, others, last_due, last_seq
+    from judged j;
+end
+$body$;
+
+-- Locks messages that wait by their due time and can start. Those that cannot are read to find them; if there are many, they are moved
+-- to outbox_new, behind all that is there, so that they are not met by every claim.
+create or replace function /*:*/take_due(
+    max_messages bigint, leased int8multirange, topics text[], topic_prefixes text[], paused text[], paused_prefixes text[],
+    is_own_transaction boolean
+)
+returns bigint[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+    c_many constant bigint := 100;     -- entries: fewer do not show in the cost of a claim
+    c_most constant bigint := 10000;   -- entries that one claim moves
+    v_slice bigint := greatest(2 * $1, c_many);
+    v_due timestamptz := '-infinity';
+    v_seq bigint := 0;
+    v_found record;
+    v_free bigint[] := '{}';
+    v_others bigint[] := '{}';
+begin
+    loop
+        v_found := /*:*/look_due(v_slice, v_due, v_seq, $2, $3, $4, $5, $6);
+        v_free := v_free || v_found.free;
+        if cardinality(v_others) < c_most then
+            v_others := v_others || v_found.others;
+        end if;
+        exit when cardinality(v_free) >= $1 or cardinality(v_found.free) + cardinality(v_found.others) < v_slice;
+        v_due := v_found.last_due;
+        v_seq := v_found.last_seq;
+        v_slice := least(4 * v_slice, c_most);
+    end loop;
+    if cardinality(v_others) >= c_many and $7 then
+        update /*:*/outbox o set born = pg_current_xact_id()
+        where o.seq = any(array(
+            select d.seq from /*:*/outbox d
+            where d.seq = any(v_others) and d.state = 0 and d.born is null
+            order by d.seq
+            for update skip locked));
+    end if;
+    if v_free = '{}' then
+        return v_free;
+    end if;
+    return array(
+        select o.seq from /*:*/outbox o
+        where o.seq = any(v_free) and o.state = 0 and o.born is null and o.due_at <= clock_timestamp()
+        order by o.priority, o.due_at, o.seq
+        limit $1
+        for update skip locked);
+end
+$body$;
+
+-- The first suspect that is due and can start, and whether it has waited for longer than a lease; not locked. It is taken alone, so
+-- that no neighbour is blamed if it kills this worker, too: after the clean ones, but before them once it has waited so long.
+create or replace function /*:*/look_suspect(
+    lease interval, leased int8multirange, topics text[], topic_prefixes text[], paused text[], paused_prefixes text[],
+    out suspect bigint, out is_overdue boolean
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    select o.seq, o.due_at < v_now - $1
+    into suspect, is_overdue
+    from /*:*/outbox o
+    where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now and not $2 @> o.seq
+      and (o.expires_at is null or o.expires_at > v_now)
+      and (($3 is null and $4 is null) or o.topic = any($3) or o.topic ^@ any($4))
+      and not (o.topic = any($5) or o.topic ^@ any($6))
+      and (o.key is null or (
+          select true from /*:*/outbox e
+          where e.key = o.key and e.seq < o.seq
+            and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))
+          order by e.key desc, e.seq desc
+          limit 1) is null)
+    order by o.priority, o.due_at, o.seq
+    limit 1;
+end
+$body$;
+
+-- Locks a suspect; none if another session has.
+create or replace function /*:*/take_suspect(suspect bigint)
+returns bigint[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    return array(
+        select o.seq from /*:*/outbox o
+        where o.seq = $1 and o.state = 0 and o.lease_losses > 0 and o.due_at <= clock_timestamp()
+        for update skip locked);
+end
+$body$;
+
+-- Chooses messages that can start, and locks them. Those that wait by their due time and those of outbox_new are put in one order;
+-- what is locked and then not chosen is free at the end of the transaction.
+create or replace function /*:*/pick(
+    at /*:*/outbox_cursor, max_messages bigint, lease interval, leased int8multirange, topics text[], topic_prefixes text[],
+    paused text[], paused_prefixes text[], is_own_transaction boolean
+)
+returns bigint[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+    v_suspect bigint;
+    v_is_overdue boolean;
+    v_due bigint[];
+    v_picked bigint[];
+begin
+    select s.suspect, s.is_overdue into v_suspect, v_is_overdue from /*:*/look_suspect($3, $4, $5, $6, $7, $8) s;
+    if v_is_overdue then
+        v_picked := /*:*/take_suspect(v_suspect);
+        if v_picked <> '{}' then
+            return v_picked;
+        end if;
+    end if;
+    v_due := /*:*/take_due($2, $4, $5, $6, $7, $8, $9);
+    v_picked := /*:*/take_new($1, $2, $5, $6, $7, $8);
+    if v_due <> '{}' then
+        v_picked := array(
+            select o.seq from unnest(v_due || v_picked) c join /*:*/outbox o on o.seq = c
+            order by o.priority, o.due_at, o.seq
+            limit $2);
+    end if;
+    if v_picked = '{}' and v_suspect is not null then
+        v_picked := /*:*/take_suspect(v_suspect);
+    end if;
+    return v_picked;
+end
+$body$;
+
+-- Chooses and locks messages, and looks again: what was leased before its lock was had is dropped.
+create or replace function /*:*/pick_free(
+    at /*:*/outbox_cursor, max_messages bigint, lease interval, topics text[], topic_prefixes text[], paused text[],
+    paused_prefixes text[], is_own_transaction boolean, inout leased int8multirange, out items int8multirange,
+    out has_dropped boolean
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    select case when max(s) - min(s) + 1 = count(*) then int8multirange(int8range(min(s), max(s), '[]'))
+                else range_agg(int8range(s, s, '[]')) end
+    into items
+    from unnest(/*:*/pick($1, $2, $3, $9, $4, $5, $6, $7, $8)) s;
+    has_dropped := false;
+    if items is not null then
+        leased := /*:*/leased_since(($1).lease_from, ($1).lease_late);
+        has_dropped := items && leased;
+        items := items - leased;
+    end if;
+end
+$body$;
+
+-- The same until something was got, or nothing is left: each time another claim has got something. In a transaction that the caller
+-- may leave open, locks of what was dropped would stay, and the settlements of its holders would wait for them; so they are
+-- given back, by going back to a savepoint.
+create or replace function /*:*/pick_some(
+    at /*:*/outbox_cursor, max_messages bigint, lease interval, topics text[], topic_prefixes text[], paused text[],
+    paused_prefixes text[], is_own_transaction boolean
+)
+returns int8multirange
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+    v_leased int8multirange := /*:*/leased_since(($1).lease_from, ($1).lease_late);
+    v_items int8multirange;
+    v_has_dropped boolean;
+begin
+    loop
+        if $8 then
+            select p.leased, p.items, p.has_dropped into v_leased, v_items, v_has_dropped
+            from /*:*/pick_free($1, $2, $3, $4, $5, $6, $7, true, v_leased) p;
+        else
+            begin
+                select p.leased, p.items, p.has_dropped into v_leased, v_items, v_has_dropped
+                from /*:*/pick_free($1, $2, $3, $4, $5, $6, $7, false, v_leased) p;
+                if v_has_dropped then
+                    raise exception using errcode = 'PH001';
+                end if;
+                return v_items;
+            exception when sqlstate 'PH001' then
+                v_items := '{}';
+            end;
+        end if;
+        exit when v_items is null or not isempty(v_items);
+    end loop;
+    return v_items;
+end
+$body$;
+
+-- How many index entries this session has read that moving the cursor may save: of messages, and of leases that are over. Not those of as
+-- many messages as living leases have that are as large as this claim: as many others will soon be there instead.
+create or replace function /*:*/entries_read(max_messages bigint)
+returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+    v_new constant oid := '/*:*/outbox_new'::regclass;
+    v_lease constant oid := '/*:*/outbox_lease_born'::regclass;
+begin
+    return pg_stat_get_xact_tuples_returned(v_new) + pg_stat_get_xact_tuples_returned(v_lease)
+           - (1 + $1) * pg_stat_get_xact_tuples_fetched(v_lease);
+end
+$body$;
+
+-- Takes messages. Answers whole rows as they are stored, because building others would take most of the time: their epoch is the
+-- token, which the caller has. They come in no special order.
 --
--- The index outbox_ready serves it: one range (priority, due_at <= now) per priority that occurs, in the order of the
--- answer, so that neither scheduled nor finished messages are walked, and outbox_key answers whether it is a message's
--- turn in its key. What is leased, and what is paused, is read once, into variables. Nothing is locked and nothing is
--- changed but for the lease that is written: the gate keeps others out.
---
--- Entries of what was delivered stay in the index until vacuum may remove them; while another transaction is open for long,
--- for ever. A claim that had to walk over many leaves a mark where it found the first message, and the next ones begin there.
--- What is committed late, or released, may be below a mark, and brings the next walk from the beginning forward. Whatever else
--- may be there, such as a message that somebody wrote with a due time long past, is found by walks that are made from time to
--- time.
---
--- Nor may a claim walk over all that waits for its turn in its key, again and again. One that walked far for what it found is
--- remembered, and for some ten times as long (at five microseconds an entry, because each is asked whether it is its turn) the
--- others go from key to key instead, and look at the first message of each.
---
--- How far a claim walked is counted, not timed: a busy machine must not hide messages. The counts are this session's own; with
--- track_counts off they stand still, and there are no marks.
---
--- Answers whole rows as they are stored, because building others would take most of the time: the epoch of the lease is a step
--- further than the row's, which the caller adds, as he has read it. They come in no special order.
---
--- What a transaction of its own has claimed need not be on disk when it is answered: see note_crash.
+-- What a transaction of its own has claimed need not be on disk when it is answered: a token that a crash forgets is never
+-- given out again.
 create or replace function /*:*/claim_all(
-    worker text, max_messages bigint, lease interval, topics text[], topic_prefixes text[], step integer,
+    worker text, max_messages bigint, lease interval, topics text[], topic_prefixes text[], token integer,
     is_own_transaction boolean
 )
 returns setof /*:*/outbox
@@ -119,238 +334,50 @@ set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
 set plan_cache_mode = force_generic_plan
 as $body$
 #variable_conflict use_column
 declare
-    c_far constant bigint := 2000;  -- entries, about a millisecond
-    v_index oid := '/*:*/outbox_ready'::regclass;
-    v_now timestamptz;
-    v_before bigint;
-    v_walked bigint;
-    v_is_awake boolean;
-    v_step integer;
-    v_snapshot pg_snapshot;
-    v_lease bigint;
-    v_leased int8multirange;
+    c_near constant bigint := 50;  -- entries: fewer do not show in the cost of a claim
+    c_far constant bigint := 500;  -- entries: reading so many takes as long as moving the cursor
+    v_read bigint;
     v_paused text[];
     v_paused_prefixes text[];
-    v_are_marks boolean;
-    v_are_suspects boolean;
-    v_suspect bigint;
-    v_overdue boolean;
-    v_again timestamptz;
-    v_key text;
-    v_chosen bigint[];
-    v_priorities integer[] := '{}';
-    v_firsts timestamptz[] := '{}';
-    v_last integer := -40000;
-    v_mark /*:*/outbox_mark;
-    v_priority integer;
-    v_low timestamptz;
-    v_first timestamptz;
-    v_lowest bigint;
-    v_highest bigint;
-    v_are_neighbours boolean;
-    v_row /*:*/outbox;
+    v_filter text := '';
+    v_cursor /*:*/outbox_cursor;
+    v_items int8multirange;
 begin
+    perform /*:*/require_read_committed();
     if $7 then
         perform set_config('synchronous_commit', 'off', true);
     end if;
-    perform /*:*/gate();
-    loop
-        select exists (select from /*:*/outbox_awake), s.step, pg_current_snapshot(), m.lease, m.marks > 0, w.again_at,
-               w.last_key,
-               (select coalesce(range_agg(i), '{}')
-                from /*:*/outbox_lease l cross join lateral unnest(l.items) i where l.id >= m.lease),
-               array(select p.topics from /*:*/outbox_pause p where p.topics not like '%*'),
-               array(select left(p.topics, -1) from /*:*/outbox_pause p where p.topics like '%*'),
-               exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0)
-        into v_is_awake, v_step, v_snapshot, v_lease, v_are_marks, v_again, v_key, v_leased, v_paused, v_paused_prefixes,
-             v_are_suspects
-        from (select coalesce(max(m.lease), 0) as lease, count(*) as marks from /*:*/outbox_mark m) m
-        cross join /*:*/outbox_step s
-        left join /*:*/outbox_walk w on true;
-        exit when v_is_awake;
-        perform /*:*/note_crash();
-    end loop;
-    -- After the gate, which may have been waited for: a lease lasts from when it is granted.
-    v_now := clock_timestamp();
-
-    -- A suspect is taken alone, so that no neighbour is blamed if it kills this worker, too: after the clean ones, but
-    -- before them once it has waited for longer than the lease, so that a steady load cannot starve it.
-    if v_are_suspects then
-        select o.seq, o.due_at < v_now - $3
-        into v_suspect, v_overdue
-        from /*:*/outbox o
-        where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now and not v_leased @> o.seq
-          and (o.expires_at is null or o.expires_at > v_now)
-          and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
-          and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
-          and (o.key is null or not exists (
-              select from /*:*/outbox e
-              where e.key = o.key and e.seq < o.seq
-                and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-        order by o.priority, o.due_at, o.seq
-        limit 1;
+    if exists (select from /*:*/outbox_turn) then
+        perform /*:*/take_turns();
     end if;
-
-    if v_overdue is distinct from true then
-        -- The first message of each priority.
-        loop
-            v_mark := null;
-            if v_are_marks then
-                select m.* into v_mark from /*:*/outbox_mark m where m.priority > v_last order by m.priority limit 1;
-            end if;
-            v_before := pg_stat_get_xact_tuples_returned(v_index);
-            v_low := '-infinity';
-            select o.priority, o.due_at into v_priority, v_first from /*:*/outbox o
-            where o.state = 0 and o.lease_losses = 0
-              and o.priority > v_last and o.priority < coalesce(v_mark.priority, 40000) and not v_leased @> o.seq
-            order by o.priority, o.due_at, o.seq limit 1;
-            v_walked := pg_stat_get_xact_tuples_returned(v_index) - v_before;
-            if v_priority is null and v_walked > c_far then
-                v_priority := /*:*/crowded(v_last, coalesce(v_mark.priority, 40000), v_walked, c_far);
-            end if;
-            if v_priority is null then
-                v_priority := v_mark.priority;
-                exit when v_priority is null;
-                if v_mark.until > v_now and (
-                    v_mark.again_at > v_now
-                    or not exists (select from unnest(v_mark.open) x where pg_visible_in_snapshot(x, v_snapshot)))
-                then
-                    v_low := v_mark.low;
-                end if;
-                v_before := pg_stat_get_xact_tuples_returned(v_index);
-                select o.due_at into v_first from /*:*/outbox o
-                where o.state = 0 and o.lease_losses = 0 and o.priority = v_priority and o.due_at >= v_low
-                  and not v_leased @> o.seq
-                order by o.due_at, o.seq limit 1;
-                v_walked := pg_stat_get_xact_tuples_returned(v_index) - v_before;
-            end if;
-            if v_walked > c_far then
-                perform /*:*/leave_mark(v_priority, v_first, v_walked, v_low = '-infinity', v_snapshot, v_lease);
-            elsif v_priority = v_mark.priority and v_low = '-infinity' then
-                delete from /*:*/outbox_mark m where m.priority = v_priority;
-            end if;
-            if v_first <= v_now then
-                v_priorities := v_priorities || v_priority;
-                v_firsts := v_firsts || v_first;
-            end if;
-            v_last := v_priority;
-        end loop;
-
-        if v_again > v_now and v_priorities <> '{}' then
-            with recursive heads (key, seq) as (
-                (select e.key, e.seq from /*:*/outbox e
-                 where e.key > v_key
-                   and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))
-                 order by e.key, e.seq limit 1)
-                union all
-                select n.key, n.seq
-                from heads h cross join lateral (
-                    select e.key, e.seq from /*:*/outbox e
-                    where e.key > h.key
-                      and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))
-                    order by e.key, e.seq limit 1
-                ) n
-            ),
-            looked_at as materialized (select h.key, h.seq from heads h limit 2 * $2),
-            ahead as materialized (
-                select o.seq
-                from unnest(v_priorities, v_firsts) p (priority, first)
-                cross join lateral (
-                    select o.seq, o.key from /*:*/outbox o
-                    where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
-                      and o.due_at >= p.first and o.due_at <= v_now and not v_leased @> o.seq
-                    order by o.due_at, o.seq
-                    limit $2
-                ) o
-                where o.key is null
-            ),
-            chosen as (
-                select o.seq, o.priority, o.due_at
-                from (select l.seq from looked_at l where not v_leased @> l.seq union all select a.seq from ahead a) c
-                join /*:*/outbox o on o.seq = c.seq
-                where o.state = 0 and o.lease_losses = 0 and o.due_at <= v_now
-                  and (o.expires_at is null or o.expires_at > v_now)
-                  and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
-                  and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
-                order by o.priority, o.due_at, o.seq
-                limit $2
-            )
-            select (select array_agg(c.seq) from chosen c),
-                   (select case when count(*) = 2 * $2 then max(l.key) end from looked_at l)
-            into v_chosen, v_key;
-            -- The next one goes on where this one had enough, or begins anew.
-            update /*:*/outbox_walk w set last_key = coalesce(v_key, '') where w.last_key <> coalesce(v_key, '');
-            if v_chosen is null and v_suspect is null
-               and exists (select from /*:*/outbox_lease l where l.id >= v_lease and l.worker = $1) then
-                -- Who has something to settle will ask again when that is done.
-                return;
-            end if;
-        end if;
+    select coalesce(array_agg(p.topics order by p.topics) filter (where p.topics not like '%*'), '{}'),
+           coalesce(array_agg(left(p.topics, -1) order by p.topics) filter (where p.topics like '%*'), '{}')
+    into v_paused, v_paused_prefixes
+    from /*:*/outbox_pause p;
+    if $4 is not null or $5 is not null or v_paused <> '{}' or v_paused_prefixes <> '{}' then
+        v_filter := md5(row($4, $5, v_paused, v_paused_prefixes)::text);
     end if;
-
-    if v_chosen is null and v_priorities <> '{}' then
-        v_before := pg_stat_get_xact_tuples_returned(v_index);
-        select array_agg(due.seq), min(due.seq), max(due.seq) into v_chosen, v_lowest, v_highest
-        from (
-            select due.seq
-            from unnest(v_priorities, v_firsts) p (priority, first)
-            cross join lateral (
-                select o.seq from /*:*/outbox o
-                where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
-                  and o.due_at >= p.first
-                  and o.due_at <= v_now
-                  and not v_leased @> o.seq
-                  and (o.expires_at is null or o.expires_at > v_now)
-                  and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
-                  and not (o.topic = any(v_paused) or o.topic ^@ any(v_paused_prefixes))
-                  and (o.key is null or not exists (
-                      select from /*:*/outbox e
-                      where e.key = o.key and e.seq < o.seq
-                        and (e.state in (0, 1)
-                             or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8)))))
-                order by o.due_at, o.seq
-                limit $2
-            ) due
-            limit $2
-        ) due;
-        v_walked := pg_stat_get_xact_tuples_returned(v_index) - v_before;
-        if v_walked > c_far + 20 * coalesce(cardinality(v_chosen), 0) then
-            insert into /*:*/outbox_walk as w (again_at)
-            values (clock_timestamp() + v_walked * interval '50 microseconds')
-            on conflict (one) do update set again_at = excluded.again_at;
-        elsif v_again is not null then
-            delete from /*:*/outbox_walk;
-        end if;
+    v_cursor := /*:*/cursor_for(v_filter);
+    v_read := /*:*/entries_read($2);
+    v_items := /*:*/pick_some(v_cursor, $2, $3, $4, $5, v_paused, v_paused_prefixes, $7);
+    -- How far this claim has read is counted, not timed. The farther, the likelier it moves the cursor, so that not all do it at once.
+    v_read := /*:*/entries_read($2) - v_read - 4 * $2 + /*:*/ended_segments(v_cursor.segments);
+    if v_read >= c_near and (v_items is null or random() * c_far < v_read) then
+        perform /*:*/advance_cursor(v_cursor, v_items, $4, $5, v_paused, v_paused_prefixes, $7);
     end if;
-    if v_chosen is null and v_suspect is not null then
-        v_chosen := array[v_suspect];
-    end if;
-
-    if v_chosen is null then
+    if v_items is null then
         return;
     end if;
-    -- Neighbours, as a backlog has them, need not be taken one by one.
-    v_are_neighbours := coalesce(v_highest - v_lowest + 1 = cardinality(v_chosen), false);
-    insert into /*:*/outbox_lease (leased_until, worker, items, step)
-    values (v_now + $3, $1,
-            case when v_are_neighbours then int8multirange(int8range(v_lowest, v_highest, '[]'))
-                 else (select range_agg(int8range(c, c, '[]')) from unnest(v_chosen) c) end,
-            v_step);
-    if v_step <> $6 then
-        -- A crash was noted after the caller had read the step.
-        for v_row in select o.* from /*:*/outbox o where o.seq = any(v_chosen) loop
-            v_row.epoch := v_row.epoch + v_step - $6;
-            return next v_row;
-        end loop;
-    elsif v_are_neighbours then
-        return query select o.* from /*:*/outbox o where o.seq between v_lowest and v_highest;
-    else
-        return query select o.* from /*:*/outbox o where o.seq = any(v_chosen);
-    end if;
+    insert into /*:*/outbox_lease (token, leased_until, worker, items) values ($6, clock_timestamp() + $3, $1, v_items);
+    return query
+    select o.*
+    from unnest(v_items) i
+    cross join lateral (select * from /*:*/outbox o where o.seq >= lower(i) and o.seq < upper(i)) o;
 end
 $body$;
 
@@ -372,7 +399,7 @@ set jit = off
 as $body$
 #variable_conflict use_column
 declare
-    v_step integer;
+    v_token integer := /*:*/new_token();
 begin
     max_messages := coalesce(max_messages, 50);
     lease := coalesce(lease, interval '30 seconds');
@@ -387,12 +414,11 @@ begin
     if topics is null and cardinality(topic_prefixes) = 0 then
         topic_prefixes := null;
     end if;
-    select s.step into v_step from /*:*/outbox_step s;
     return query
-    select c.seq, c.epoch + v_step, c.message_id, c.topic, c.key, c.order_policy, c.payload, c.content_type, c.headers,
+    select c.seq, v_token, c.message_id, c.topic, c.key, c.order_policy, c.payload, c.content_type, c.headers,
            c.correlation_id, c.aggregate_type, c.aggregate_id, c.tenant_id, c.priority, c.attempts, c.lease_losses,
            c.occurred_at, c.created_at, c.due_at, c.expires_at, c.failing_since, c.handled
-    from /*:*/claim_all(worker, max_messages, lease, topics, topic_prefixes, v_step, false) c
+    from /*:*/claim_all(worker, max_messages, lease, topics, topic_prefixes, v_token, false) c
     order by c.priority, c.due_at, c.seq;
 end
 $body$;

@@ -72,14 +72,17 @@ begin
 
     insert into /*:*/outbox as o (
         message_id, topic, key, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type,
-        aggregate_id, tenant_id, priority, created_at, due_at, expires_at, state, epoch, attempts, lease_losses
+        aggregate_id, tenant_id, priority, created_at, due_at, expires_at, born, state, epoch, attempts,
+        lease_losses
     ) values (
         v_wanted, enqueue_bytes.topic, nullif(enqueue_bytes.key, ''), v_policy, v_hash, enqueue_bytes.payload,
         enqueue_bytes.content_type, nullif(enqueue_bytes.headers, '{}')::text, nullif(enqueue_bytes.correlation_id, ''),
         nullif(enqueue_bytes.aggregate_type, ''), nullif(enqueue_bytes.aggregate_id, ''),
         nullif(enqueue_bytes.tenant_id, ''), enqueue_bytes.priority, v_now,
         greatest(v_now, coalesce(enqueue_bytes.due_at, v_now + enqueue_bytes.delay)),
-        v_now + enqueue_bytes.expires_in, 0, 0, 0, 0
+        v_now + enqueue_bytes.expires_in,
+        case when coalesce(enqueue_bytes.due_at, v_now + enqueue_bytes.delay) > v_now then null else pg_current_xact_id() end,
+        0, 0, 0, 0
     )
     on conflict do nothing;
     duplicate := not found;

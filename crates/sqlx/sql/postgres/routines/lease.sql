@@ -1,42 +1,58 @@
--- Who holds what. A message is leased if its row says so (born leased), or if its seq is in the items of a lease.
--- A row that is in a lease has an epoch that is a step before the lease's; whatever ends the lease, but for an ack that deletes,
--- writes the lease's. So an epoch is never given out twice, although a claim changes no message. All leases have the same step.
+-- Who holds what. A message is leased if its row says so (born leased), or if its seq is in the items of a lease and its row is
+-- ready. The epoch of a message in a lease is the lease's token, and its row still has an older one. Whatever takes a message out
+-- of a lease writes the token into its row (or removes the row), so a holder whose lease is over is told from the next one by
+-- the row alone. See ADR 0033.
 
 -- These are in plpgsql because it keeps their plans; a function in SQL is planned at every call.
 
--- One at a time: whoever takes messages, or changes messages that nobody may hold. After this, the next statement sees every
--- lease there is, and none is added until the transaction ends. Always taken before the lock of any row.
-create or replace function /*:*/gate()
-returns void
+-- A token that no lease has.
+create or replace function /*:*/new_token()
+returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
+declare
+    v_token integer;
 begin
-    perform /*:*/require_read_committed();
-    perform pg_advisory_xact_lock(1886351220 * 4294967296 + '/*:*/outbox_lease'::regclass::oid::bigint);
+    loop
+        -- From the server's strong source of random numbers: 1 to 2^31 - 1.
+        v_token := 1 + (('x' || left(gen_random_uuid()::text, 8))::bit(32)::bigint % 2147483647);
+        exit when not exists (select from /*:*/outbox_lease l where l.token = v_token);
+    end loop;
+    return v_token;
 end
 $body$;
 
--- The server has crashed since the last claim: what is not logged is gone, and so may be claims that were not on disk yet. Whoever
--- made them may still be at work, at epochs of which nothing is written anywhere. From now on epochs go one step further than
--- those; and what is leased still, at the old step, is so in its own row.
-create or replace function /*:*/note_crash()
-returns void
-language plpgsql volatile
+-- The leases of these transactions.
+create or replace function /*:*/leases_since(lease_from xid8, lease_late xid8[])
+returns setof /*:*/outbox_lease
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
-set jit = off
 as $body$
 begin
-    -- Others wait at the gate until this is on disk: no claim may be made at a step that another crash would give out again.
-    perform set_config('synchronous_commit', 'on', true);
-    perform from /*:*/outbox_lease l order by l.id for update;
-    update /*:*/outbox o
-    set state = 1, epoch = o.epoch + l.step, leased_until = l.leased_until, worker = l.worker
-    from /*:*/outbox_lease l cross join lateral unnest(l.items) i
-    where o.seq >= lower(i) and o.seq < upper(i) and o.state = 0;
-    delete from /*:*/outbox_lease;
-    update /*:*/outbox_step set step = step + 1;
-    insert into /*:*/outbox_awake default values;
+    return query
+    select l.* from /*:*/outbox_lease l where l.born >= lease_from
+    union all
+    select l.* from unnest(lease_late) x join /*:*/outbox_lease l on l.born = x where x < lease_from;
+end
+$body$;
+
+-- The seqs of all messages that are in one. Those that are done may be among them.
+create or replace function /*:*/leased_since(lease_from xid8, lease_late xid8[])
+returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    return (
+        select coalesce(range_agg(i), '{}')
+        from (
+            select l.items from /*:*/outbox_lease l where l.born >= lease_from
+            union all
+            select l.items from unnest(lease_late) x join /*:*/outbox_lease l on l.born = x
+            where x < lease_from
+        ) l
+        cross join lateral unnest(l.items) i);
 end
 $body$;
 
@@ -48,50 +64,131 @@ set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
 as $body$
+declare
+    v_cursor /*:*/outbox_cursor := /*:*/newest_cursor();
 begin
-    return (select coalesce(range_agg(i), '{}')
-            from /*:*/outbox_lease l cross join lateral unnest(l.items) i
-            where l.id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m));
+    return /*:*/leased_since(v_cursor.lease_from, v_cursor.lease_late);
 end
 $body$;
 
--- The callers of these two have set everything else already; setting it once more, for each call, takes longer than the rest.
+-- Takes messages out of the leases with these tokens; a lease of which nothing else is left goes away. A renewal that is waited for
+-- may have cut a lease in two, so this looks until it finds nothing more.
+create or replace function /*:*/let_go(tokens integer[], over bigint[])
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+    v_over int8multirange := (select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(over) s);
+begin
+    while exists (select from /*:*/outbox_lease l where l.token = any(tokens) and l.items && v_over) loop
+        with held as materialized (
+            select l.id, l.items - v_over as rest from /*:*/outbox_lease l
+            where l.token = any(tokens) and l.items && v_over
+            order by l.id
+            for update
+        ),
+        smaller as (
+            update /*:*/outbox_lease l set items = h.rest from held h where l.id = h.id and not isempty(h.rest)
+        )
+        delete from /*:*/outbox_lease l using held h where l.id = h.id and isempty(h.rest);
+    end loop;
+end
+$body$;
 
--- Takes messages out of their leases.
-create or replace function /*:*/let_go(leases bigint[], over int8multirange)
+-- Takes everything that is over out of these leases, which the caller has locked.
+create or replace function /*:*/trim_leases(leases bigint[])
 returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
 begin
-    update /*:*/outbox_lease l set items = l.items - over
-    where l.id = any(leases) and l.items && over and not l.items <@ over;
-    delete from /*:*/outbox_lease l where l.id = any(leases) and l.items <@ over;
+    with rest as materialized (
+        select l.id, range_agg(int8range(o.seq, o.seq, '[]')) as items
+        from /*:*/outbox_lease l cross join lateral unnest(l.items) i
+        join /*:*/outbox o on o.seq >= lower(i) and o.seq < upper(i)
+        where l.id = any(leases) and ((o.state = 0 and o.epoch <> l.token) or (o.state = 1 and o.epoch = l.token))
+        group by l.id
+    ),
+    smaller as (
+        update /*:*/outbox_lease l set items = r.items from rest r where l.id = r.id and l.items <> r.items
+    )
+    delete from /*:*/outbox_lease l where l.id = any(leases) and l.id not in (select r.id from rest r);
 end
 $body$;
 
--- Locks the leases that these messages are in, in the order of their ids: which, whose, all that is in them, and their step.
-create or replace function /*:*/lock_leases(
-    asked int8multirange, out leases bigint[], out workers text[], out leased int8multirange, out step integer
-)
+-- Removes the leases with these tokens of which nothing is left but these seqs, which were acked. Acks do not change a lease of
+-- which something is left; one that another session has locked is not waited for, and reap removes it.
+create or replace function /*:*/end_leases(tokens integer[], acked int8multirange)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    delete from /*:*/outbox_lease l
+    where l.id = any(array(
+        select f.id from /*:*/outbox_lease f
+        where f.token = any(tokens)
+          and not exists (
+              select from unnest(f.items - acked) i
+              join /*:*/outbox o on o.seq >= lower(i) and o.seq < upper(i)
+              where (o.state = 0 and o.epoch <> f.token) or (o.state = 1 and o.epoch = f.token))
+        for update skip locked));
+end
+$body$;
+
+-- Brings messages whose key has become free to where claims find them: of each key the first one behind the message that is over.
+-- Claims may have passed it while it waited (see advance_cursor). One that another session has locked is noted instead.
+create or replace function /*:*/free_next(keys text[], overs bigint[])
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    with next as materialized (
+        select n.seq, f.key, f.over
+        from unnest(keys, overs) f (key, over)
+        cross join lateral (
+            select o.seq, o.state, o.born from /*:*/outbox o
+            where o.key = f.key and o.seq > f.over
+              and (o.state in (0, 1) or (o.state = 3 and o.order_policy <> 2 and o.error_class not in (6, 8)))
+            order by o.key, o.seq
+            limit 1
+        ) n
+        where n.state = 0 and n.born is not null
+    ),
+    freed as (
+        update /*:*/outbox o set born = null
+        where o.seq = any(array(
+            select l.seq from /*:*/outbox l
+            where l.seq = any(array(select n.seq from next n)) and l.state = 0
+            order by l.seq
+            for update skip locked))
+        returning o.seq
+    )
+    insert into /*:*/outbox_turn (key, over)
+    select n.key, n.over from next n where n.seq <> all(array(select seq from freed));
+end
+$body$;
+
+-- Does what free_next had to leave.
+create or replace function /*:*/take_turns()
+returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
 declare
-    v_before bigint[];
+    v_keys text[];
+    v_overs bigint[];
 begin
-    perform /*:*/require_read_committed();
-    for v_look in 1..10 loop
-        select array_agg(distinct l.id), array_agg(distinct l.worker), coalesce(range_agg(i), '{}'), min(l.step)
-        into leases, workers, leased, step
-        from (select l.id, l.worker, l.items, l.step from /*:*/outbox_lease l
-              where l.id >= (select coalesce(max(m.lease), 0) from /*:*/outbox_mark m) and l.items && asked
-              order by l.id
-              for update) l
-        cross join lateral unnest(l.items) i;
-        -- While a lock was waited for, a renewal may have moved some of them to a lease that this look could not see.
-        exit when asked <@ leased or (v_look > 1 and leases is not distinct from v_before);
-        v_before := leases;
-    end loop;
+    with gone as (
+        delete from /*:*/outbox_turn t
+        where t.ctid = any(array(select l.ctid from /*:*/outbox_turn l limit 1000 for update skip locked))
+        returning t.key, t.over
+    )
+    select array_agg(g.key), array_agg(g.over) into v_keys, v_overs from gone g;
+    if v_keys is not null then
+        perform /*:*/free_next(v_keys, v_overs);
+    end if;
 end
 $body$;

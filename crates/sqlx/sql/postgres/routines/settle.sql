@@ -2,12 +2,203 @@
 -- A max age is for how long a message may fail without a break for reasons that cost no attempt; null: for ever.
 -- handled are the names of the handlers that are done with a message, one a line; null leaves them as they are.
 -- If all are acks and were applied, that is answered once for all.
--- Leases are locked before messages, in the order of their ids, and messages in the order of seq, so that two settlements of
--- the same rows cannot deadlock; the gate, where something is released, before both. What is acked at one epoch, as nearly all
--- is, is changed at once; the rest is judged one by one.
+--
+-- A message is held under a token if it is in a lease with that token and its row has another one, or if it was born leased and
+-- its row has this one. What counts are leases that are read after the message's row was locked: while a settlement waits for the row,
+-- its lease may run out, and the next holder may come and go. Messages are locked in the order of seq, and leases after them, in the
+-- order of their ids.
+--
 -- Joins are counted by statements of their own, each with a snapshot that is newer than the locks of the messages: in one
--- statement with them, a step that was attached while its message's lock was waited for would not be seen. Joins that end
--- by it follow the answers, with no settled of their own; settle leaves them out.
+-- statement with them, a step that was attached while its message's lock was waited for would not be seen. The same holds for the
+-- messages that wait for their key. Joins that end by it follow the answers, with no settled of their own; settle leaves them out.
+
+-- What is in the leases with these tokens, a row for each range of seqs.
+create or replace function /*:*/held(tokens integer[])
+returns table (token integer, worker text, first bigint, beyond bigint)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    return query
+    select l.token, l.worker, lower(i), upper(i)
+    from /*:*/outbox_lease l cross join lateral unnest(l.items) i
+    where l.token = any(tokens);
+end
+$body$;
+
+-- Acks of messages whose handlers are not written down, as nearly all are: runs of neighbours with one token each, from the first to
+-- the last. The messages that were acked.
+create or replace function /*:*/ack_runs(
+    firsts bigint[], lasts bigint[], tokens integer[], keep_done boolean, now timestamptz,
+    out acked int8multirange, out messages uuid[], out keys text[], out keyed bigint[], out count bigint
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+#variable_conflict use_column
+declare
+    v_firsts bigint[];
+    v_lasts bigint[];
+    v_tokens integer[];
+    v_workers text[];
+begin
+    -- What is held by a lease, and what may be held by its row alone (the worker is null there).
+    with run as materialized (
+        select r.first, r.last, r.token from unnest($1, $2, $3) r (first, last, token)
+    ),
+    held as materialized (
+        select greatest(r.first, h.first) as first, least(r.last, h.beyond - 1) as last, r.token, h.worker,
+               h.first <= r.first and h.beyond > r.last as is_whole
+        from run r join /*:*/held($3) h on h.token = r.token and h.first <= r.last and h.beyond > r.first
+    ),
+    run_or_held as (
+        select h.first, h.last, h.token, h.worker from held h
+        union all
+        select r.first, r.last, r.token, null from run r
+        where not exists (select from held h where h.is_whole and h.token = r.token and h.first = r.first and h.last = r.last)
+    )
+    select array_agg(u.first), array_agg(u.last), array_agg(u.token), array_agg(u.worker)
+    into v_firsts, v_lasts, v_tokens, v_workers
+    from run_or_held u;
+
+    if $4 then
+        with acked as (
+            update /*:*/outbox o
+            set state = 2, epoch = r.token, done_at = $5, done_by = coalesce(o.worker, r.worker), leased_until = null, worker = null
+            from unnest(v_firsts, v_lasts, v_tokens, v_workers) r (first, last, token, worker)
+            where o.seq between r.first and r.last
+              and ((o.state = 0 and o.epoch <> r.token and r.worker is not null) or (o.state = 1 and o.epoch = r.token))
+            returning o.seq, o.message_id, o.key
+        )
+        select range_agg(int8range(a.seq, a.seq, '[]')), array_agg(a.message_id), array_agg(a.key) filter (where a.key is not null),
+               array_agg(a.seq) filter (where a.key is not null), count(*)
+        into acked, messages, keys, keyed, count
+        from acked a;
+    else
+        with acked as (
+            delete from /*:*/outbox o using unnest(v_firsts, v_lasts, v_tokens, v_workers) r (first, last, token, worker)
+            where o.seq between r.first and r.last
+              and ((o.state = 0 and o.epoch <> r.token and r.worker is not null) or (o.state = 1 and o.epoch = r.token))
+            returning o.seq, o.message_id, o.key
+        )
+        select range_agg(int8range(a.seq, a.seq, '[]')), array_agg(a.message_id), array_agg(a.key) filter (where a.key is not null),
+               array_agg(a.seq) filter (where a.key is not null), count(*)
+        into acked, messages, keys, keyed, count
+        from acked a;
+    end if;
+    -- A lease that is gone by now was lost while a row was waited for, and others may have held its messages since.
+    if not acked * (select range_agg(int8range(r.first, r.last, '[]')) from unnest(v_firsts, v_lasts, v_workers) r (first, last, worker)
+                    where r.worker is not null)
+           <@ (select coalesce(range_agg(int8range(h.first, h.beyond)), '{}') from /*:*/held($3) h) then
+        raise exception 'a lease ran out while its messages were being acked'
+            using errcode = 'serialization_failure', hint = 'Ack again, in a new transaction.';
+    end if;
+    if keys is not null then
+        perform /*:*/free_next(keys, keyed);
+    end if;
+    if acked is not null then
+        perform /*:*/end_leases($3, acked);
+    end if;
+end
+$body$;
+
+-- Acks, answered as settle_all does, in the order of seq.
+create or replace function /*:*/ack_all(firsts bigint[], lasts bigint[], tokens integer[], keep_done boolean)
+returns table (
+    settled smallint, join_id uuid, status smallint, expected_steps integer, completed_steps integer,
+    failed_steps integer
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $body$
+#variable_conflict use_column
+declare
+    v_now timestamptz := clock_timestamp();
+    v_acked int8multirange;
+    v_messages uuid[];
+    v_count bigint;
+begin
+    perform /*:*/require_read_committed();
+    select a.acked, a.messages, a.count into v_acked, v_messages, v_count from /*:*/ack_runs($1, $2, $3, $4, v_now) a;
+    if v_count = (select sum(r.last - r.first + 1) from unnest($1, $2) r (first, last)) then
+        return query select 0::smallint, null::uuid, null::smallint, null::integer, null::integer, null::integer;
+    else
+        -- What was acked before, with this token, is so still.
+        return query
+        select case when v_acked @> s.seq or (o.state = 2 and o.epoch = r.token) then 0 when o.seq is null then 2 else 1 end::smallint,
+               null::uuid, null::smallint, null::integer, null::integer, null::integer
+        from unnest($1, $2, $3) with ordinality r (first, last, token, n)
+        cross join lateral generate_series(r.first, r.last) s (seq)
+        left join /*:*/outbox o on o.seq = s.seq
+        order by r.n, s.seq;
+    end if;
+    if v_messages is not null then
+        return query
+        select null::smallint, c.*
+        from /*:*/count_steps(v_messages, array_fill(1::smallint, array[cardinality(v_messages)]), v_now) c;
+    end if;
+end
+$body$;
+
+-- What an outcome makes of each message, under locks that it takes: see settle_all for the parameters. Those that are not held
+-- are judged only.
+create or replace function /*:*/judge(
+    items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
+    max_attempts integer[], max_ages_us bigint[], handled text[]
+)
+returns table (
+    n bigint, seq bigint, epoch integer, message_id uuid, key text, worker text, outcome smallint, delay_us bigint, class smallint,
+    error text, done_handlers text, attempts integer, failing_since timestamptz, dies boolean, settled smallint, is_held boolean,
+    order_policy smallint
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+#variable_conflict use_column
+declare
+    v_now timestamptz;
+begin
+    perform from /*:*/outbox o where o.seq = any($1) order by o.seq for update;
+    v_now := clock_timestamp();
+    return query
+    with asked as materialized (
+        select * from unnest($1, $2, $3, $4, $5, $6, $7, $8, $9)
+            with ordinality as a (seq, epoch, outcome, delay, class, error, max_attempts, max_age, handled, n)
+    ),
+    locked as materialized (
+        select o.seq, o.message_id, o.key, o.order_policy, o.state, o.epoch, o.attempts, o.failing_since
+        from /*:*/outbox o
+        where o.seq = any($1)
+    ),
+    found as materialized (
+        select a.*, l.seq is not null as is_there, l.message_id, l.key, l.order_policy, l.state, l.attempts, h.worker,
+               coalesce((l.state = 1 and l.epoch = a.epoch)
+                        or (l.state = 0 and l.epoch <> a.epoch and h.worker is not null), false) as is_held,
+               coalesce(l.state = 2 and l.epoch = a.epoch and a.outcome = 0, false) as was_acked,
+               l.failing_since,
+               case when a.outcome = 1 and a.class in (2, 3) then coalesce(l.failing_since, v_now) end as fails_since
+        from asked a
+        left join locked l on l.seq = a.seq
+        left join lateral (
+            select h.worker from /*:*/held($2) h where h.token = a.epoch and h.first <= a.seq and h.beyond > a.seq limit 1
+        ) h on true
+    )
+    select f.n, f.seq, f.epoch, f.message_id, f.key, f.worker, f.outcome, f.delay, f.class, f.error, f.handled,
+           least(f.attempts, 2147483646) + case when f.outcome = 1 and f.class not in (2, 3) then 1 else 0 end,
+           case when f.outcome = 1 then f.fails_since else f.failing_since end,
+           f.outcome = 4 or (f.outcome = 1 and case
+               when f.class in (2, 3) then coalesce(f.fails_since + f.max_age * interval '1 microsecond' <= v_now, false)
+               else least(f.attempts, 2147483646) + 1 >= f.max_attempts end),
+           case when not f.is_there then 2 when f.is_held or f.was_acked then 0 else 1 end::smallint,
+           f.is_held, f.order_policy
+    from found f;
+end
+$body$;
+
 create or replace function /*:*/settle_all(
     items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
     max_attempts integer[], keep_done boolean default true, max_ages_us bigint[] default null,
@@ -26,239 +217,69 @@ set plan_cache_mode = force_generic_plan
 as $body$
 #variable_conflict use_column
 declare
-    v_count integer := cardinality($1);
-    v_releases boolean := 3 = any($3);
-    v_leases bigint[];
-    v_leased int8multirange;
-    v_workers text[];
-    v_step integer;
-    v_epoch integer;
-    v_acks bigint[];
-    v_acked bigint[];
+    v_now timestamptz;
     v_settled smallint[];
     v_over bigint[];
+    v_ended text[];
+    v_ended_seqs bigint[];
     v_messages uuid[];
     v_ends smallint[];
-    v_rest bigint[];
-    v_rest_messages uuid[];
-    v_rest_ends smallint[];
-    v_now timestamptz;
 begin
-    if v_releases then
-        -- A claim that is under way has read that they are leased, and may leave a mark above them.
-        perform /*:*/gate();
-    end if;
-    select l.leases, l.workers, l.leased, l.step into v_leases, v_workers, v_leased, v_step
-    from /*:*/lock_leases((
-        select coalesce(range_agg(int8range(a, a, '[]')), '{}') from unnest($1) a where a > 0 and a < 9223372036854775807)) l;
-    v_now := clock_timestamp();
+    perform /*:*/require_read_committed();
+    with judged as materialized (
+        select * from /*:*/judge($1, $2, $3, $4, $5, $6, $7, $9, $10)
+    ),
+    moment as materialized (
+        select clock_timestamp() as now from (select count(*) from judged) j
+    ),
+    changed as (
+        update /*:*/outbox o
+        set state = case when j.outcome = 0 then 2 when j.dies then 3 else 0 end,
+            epoch = j.epoch,
+            born = null,
+            attempts = j.attempts,
+            failing_since = j.failing_since,
+            due_at = case when j.outcome in (1, 2) and not j.dies
+                          then (select now from moment) + j.delay_us * interval '1 microsecond' else o.due_at end,
+            done_at = case when j.outcome = 0 or j.dies then (select now from moment) end,
+            done_by = case when j.outcome = 0 then coalesce(o.worker, j.worker) end,
+            leased_until = null,
+            worker = null,
+            error_class = coalesce(j.class, o.error_class),
+            last_error = coalesce(j.error, o.last_error),
+            handled = coalesce(j.done_handlers, o.handled)
+        from judged j
+        where o.seq = j.seq and j.is_held and (j.outcome <> 0 or $8)
+    ),
+    removed as (
+        delete from /*:*/outbox o using judged j where o.seq = j.seq and j.is_held and j.outcome = 0 and not $8
+    )
+    select array_agg(j.settled order by j.n),
+           array_agg(j.seq) filter (where j.is_held),
+           array_agg(j.key) filter (where j.frees_key),
+           array_agg(j.seq) filter (where j.frees_key),
+           array_agg(j.message_id) filter (where j.ending is not null),
+           array_agg(j.ending) filter (where j.ending is not null),
+           (select now from moment)
+    into v_settled, v_over, v_ended, v_ended_seqs, v_messages, v_ends, v_now
+    from (select *, is_held and key is not null and (outcome = 0 or (dies and order_policy = 2)) as frees_key,
+                 case when not is_held then null when outcome = 0 then 1 when dies then 2 when outcome = 2 then 0
+                 end::smallint as ending
+          from judged) j;
 
-    -- Of several workers' messages only the lease tells whose each is.
-    if $8 and cardinality(v_workers) > 1 then
-        v_acks := null;
-    else
-        select min(a.epoch) into v_epoch from unnest($2, $3) as a (epoch, outcome) where a.outcome = 0;
-        select array_agg(a.seq) into v_acks
-        from unnest($1, $2, $3, $10) as a (seq, epoch, outcome, handled)
-        where a.outcome = 0 and a.epoch = v_epoch and (not $8 or a.handled is null);
+    if v_ended is not null then
+        perform /*:*/free_next(v_ended, v_ended_seqs);
     end if;
-    if v_acks is not null and not $8 then
-        with acked as (
-            delete from /*:*/outbox o
-            where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - v_step and v_leased @> o.seq)
-                                           or (o.state = 1 and o.epoch = v_epoch))
-            returning o.seq, o.message_id
-        )
-        select array_agg(seq), array_agg(message_id) into v_acked, v_messages from acked;
-    elsif v_acks is not null then
-        with acked as (
-            update /*:*/outbox o
-            set state = 2, epoch = v_epoch, done_at = v_now, done_by = coalesce(o.worker, v_workers[1]),
-                leased_until = null, worker = null
-            where o.seq = any(v_acks) and ((o.state = 0 and o.epoch = v_epoch - v_step and v_leased @> o.seq)
-                                           or (o.state = 1 and o.epoch = v_epoch))
-            returning o.seq, o.message_id
-        )
-        select array_agg(seq), array_agg(message_id) into v_acked, v_messages from acked;
+    if v_over is not null then
+        perform /*:*/let_go($2, v_over);
     end if;
-    v_over := v_acked;
-    v_ends := array_fill(1::smallint, array[coalesce(cardinality(v_acked), 0)]);
-
-    if cardinality(v_acked) = v_count then
+    if 0 = all(v_settled) and 0 = all($3) then
         v_settled := '{0}';
-    else
-        with asked as materialized (
-            select * from unnest($1, $2, $3, $4, $5, $6, $7, $9, $10)
-                with ordinality as a (seq, epoch, outcome, delay, class, error, max_attempts, max_age, handled, n)
-        ),
-        rest as materialized (
-            select * from asked a
-            where (a.seq = any(v_acked) and a.epoch = v_epoch and a.outcome = 0) is distinct from true
-        ),
-        locked as materialized (
-            select o.seq, o.message_id, o.state, o.attempts, o.failing_since, w.worker,
-                   case when o.state = 1 or w.worker is not null then o.epoch + case o.state when 0 then v_step else 0 end end as held_at,
-                   case when o.state = 2 then o.epoch end as done_at
-            from /*:*/outbox o
-            left join lateral (
-                select l.worker from /*:*/outbox_lease l
-                where o.state = 0 and v_leased @> o.seq and l.id = any(v_leases) and l.items @> o.seq
-                limit 1
-            ) w on true
-            where o.seq = any(array(select r.seq from rest r))
-            order by o.seq
-            for update of o
-        ),
-        -- One time for all, after the locks, which may have been waited for.
-        moment as materialized (
-            select clock_timestamp() as now from (select count(*) from locked) l
-        ),
-        judged as materialized (
-            select a.n, a.seq, a.epoch, l.message_id, l.worker, a.outcome, a.delay, a.class, a.error, a.handled,
-                   l.attempts + case when a.outcome = 1 and a.class not in (2, 3) then 1 else 0 end as attempts,
-                   case when a.outcome <> 1 then l.failing_since
-                        when a.class in (2, 3) then coalesce(l.failing_since, v_now) end as failing_since,
-                   a.outcome = 4 or (a.outcome = 1 and case
-                       when a.class in (2, 3) then coalesce(
-                           coalesce(l.failing_since, v_now) + a.max_age * interval '1 microsecond'
-                           <= v_now, false)
-                       else l.attempts + 1 >= a.max_attempts end) as dies,
-                   case when l.seq is null then 2
-                        when l.held_at = a.epoch then 0
-                        when l.done_at = a.epoch and a.outcome = 0 then 0
-                        else 1 end as settled,
-                   coalesce(l.held_at = a.epoch, false) as held
-            from rest a left join locked l on l.seq = a.seq
-        ),
-        changed as (
-            update /*:*/outbox o
-            set state = case when j.outcome = 0 then 2 when j.dies then 3 else 0 end,
-                epoch = j.epoch,
-                attempts = j.attempts,
-                failing_since = j.failing_since,
-                due_at = case when j.outcome in (1, 2) and not j.dies
-                              then (select now from moment) + j.delay * interval '1 microsecond' else o.due_at end,
-                done_at = case when j.outcome = 0 or j.dies then v_now end,
-                done_by = case when j.outcome = 0 then coalesce(o.worker, j.worker) end,
-                leased_until = null,
-                worker = null,
-                error_class = coalesce(j.class, o.error_class),
-                last_error = coalesce(j.error, o.last_error),
-                handled = coalesce(j.handled, o.handled)
-            from judged j
-            where o.seq = j.seq and j.held and (j.outcome <> 0 or $8)
-        ),
-        removed as (
-            delete from /*:*/outbox o using judged j where o.seq = j.seq and j.held and j.outcome = 0 and not $8
-        )
-        select array_agg(coalesce(j.settled, 0)::smallint order by a.n),
-               array_agg(j.seq) filter (where j.held),
-               array_agg(j.message_id) filter (where j.ending is not null),
-               array_agg(j.ending) filter (where j.ending is not null),
-               (select now from moment)
-        into v_settled, v_rest, v_rest_messages, v_rest_ends, v_now
-        from asked a
-        left join (select *, case when not held then null when outcome = 0 then 1 when dies then 2 when outcome = 2 then 0
-                             end::smallint as ending
-                   from judged) j on j.n = a.n;
-        v_over := v_over || v_rest;
-        v_messages := v_messages || v_rest_messages;
-        v_ends := v_ends || v_rest_ends;
-    end if;
-
-    if v_leases is not null then
-        perform /*:*/let_go(v_leases, (select coalesce(range_agg(int8range(s, s, '[]')), '{}') from unnest(v_over) s));
-    end if;
-    if v_releases then
-        update /*:*/outbox_mark m set until = least(m.until, m.again_at)
-        where m.low > (select min(o.due_at) from /*:*/outbox o where o.seq = any(v_rest) and o.state = 0);
     end if;
     return query select s, null::uuid, null::smallint, null::integer, null::integer, null::integer
                  from unnest(v_settled) with ordinality as a (s, n) order by n;
     if v_messages is not null then
         return query select null::smallint, c.* from /*:*/count_steps(v_messages, v_ends, v_now) c;
-    end if;
-end
-$body$;
-
--- Acks that are all of one epoch, as nearly all are: runs of neighbours, from the first to the last of each, in their order. Answered
--- as settle_all does, in the order of seq.
-create or replace function /*:*/ack_all(firsts bigint[], lasts bigint[], epoch integer, keep_done boolean)
-returns table (
-    settled smallint, join_id uuid, status smallint, expected_steps integer, completed_steps integer,
-    failed_steps integer
-)
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set plan_cache_mode = force_generic_plan
-as $body$
-#variable_conflict use_column
-declare
-    v_asked int8multirange;
-    v_count bigint;
-    v_leases bigint[];
-    v_workers text[];
-    v_leased int8multirange;
-    v_step integer;
-    v_acked bigint[];
-    v_messages uuid[];
-    v_now timestamptz;
-begin
-    select range_agg(int8range(r.first, r.last, '[]')), sum(r.last - r.first + 1)
-    into v_asked, v_count
-    from unnest($1, $2) r (first, last);
-    select l.leases, l.workers, l.leased, l.step into v_leases, v_workers, v_leased, v_step
-    from /*:*/lock_leases(v_asked) l;
-    v_now := clock_timestamp();
-
-    if $4 then
-        with acked as (
-            update /*:*/outbox o
-            set state = 2, epoch = $3, done_at = v_now, leased_until = null, worker = null,
-                -- Of several workers' messages only the lease tells whose each is.
-                done_by = coalesce(o.worker, case when cardinality(v_workers) = 1 then v_workers[1] else (
-                    select l.worker from /*:*/outbox_lease l
-                    where l.id = any(v_leases) and l.items @> o.seq limit 1) end)
-            from unnest($1, $2) r (first, last)
-            where o.seq between r.first and r.last
-              and ((o.state = 0 and o.epoch = $3 - v_step and v_leased @> o.seq) or (o.state = 1 and o.epoch = $3))
-            returning o.seq, o.message_id
-        )
-        select array_agg(a.seq), array_agg(a.message_id) into v_acked, v_messages from acked a;
-    else
-        with acked as (
-            delete from /*:*/outbox o using unnest($1, $2) r (first, last)
-            where o.seq between r.first and r.last
-              and ((o.state = 0 and o.epoch = $3 - v_step and v_leased @> o.seq) or (o.state = 1 and o.epoch = $3))
-            returning o.seq, o.message_id
-        )
-        select array_agg(a.seq), array_agg(a.message_id) into v_acked, v_messages from acked a;
-    end if;
-
-    if cardinality(v_acked) = v_count then
-        perform /*:*/let_go(v_leases, v_asked);
-        return query select 0::smallint, null::uuid, null::smallint, null::integer, null::integer, null::integer;
-    else
-        if v_leases is not null and v_acked is not null then
-            perform /*:*/let_go(v_leases, (select range_agg(int8range(s, s, '[]')) from unnest(v_acked) s));
-        end if;
-        -- What was acked before, at this epoch, is so still.
-        return query
-        select case when a.seq is not null or (o.state = 2 and o.epoch = $3) then 0 when o.seq is null then 2 else 1 end::smallint,
-               null::uuid, null::smallint, null::integer, null::integer, null::integer
-        from unnest($1, $2) r (first, last)
-        cross join lateral generate_series(r.first, r.last) s (seq)
-        left join unnest(v_acked) a (seq) on a.seq = s.seq
-        left join /*:*/outbox o on o.seq = s.seq
-        order by s.seq;
-    end if;
-    if v_messages is not null then
-        return query
-        select null::smallint, c.*
-        from /*:*/count_steps(v_messages, array_fill(1::smallint, array[cardinality(v_messages)]), v_now) c;
     end if;
 end
 $body$;

@@ -6,7 +6,7 @@
 -- $16 at (µs), $17 expires in (µs) or $18 at (µs); null: now, never
 insert into /*:*/outbox (
     message_id, topic, order_policy, dedup, payload, content_type, headers, correlation_id, aggregate_type, aggregate_id,
-    tenant_id, priority, occurred_at, key, created_at, due_at, expires_at, state, epoch, attempts, lease_losses
+    tenant_id, priority, occurred_at, key, created_at, due_at, expires_at, born, state, epoch, attempts, lease_losses
 )
 values (
     $1::uuid, $2::text, $3::smallint, $4::bytea, $5::bytea, $6::text, $7::text, $8::text, $9::text, $10::text, $11::text,
@@ -16,6 +16,8 @@ values (
              timestamptz 'epoch' + $16::bigint::float8 * interval '1 microsecond'),
     coalesce(statement_timestamp() + $17::bigint::float8 * interval '1 microsecond',
              timestamptz 'epoch' + $18::bigint::float8 * interval '1 microsecond'),
+    case when $15::bigint > 0 or timestamptz 'epoch' + $16::bigint::float8 * interval '1 microsecond' > statement_timestamp() then null
+         else pg_current_xact_id() end,
     0, 0, 0, 0
 )
 on conflict do nothing
