@@ -235,12 +235,12 @@ const POSTGRES: &[Routine] = &[
     routine("pause", &["select pause('other', 'ada', 'why')"], &["select pause('a*b', 'ada', 'why')"]),
     routine(
         "pick",
-        &["select pick(cursor_for(''), 1, '1 s', '{}', array['nothing'], null, '{}', '{}', false)"],
+        &["select pick(cursor_for(''), 1, '1 s', array['nothing'], null, '{}', '{}', false)"],
         &[],
     ),
     routine(
         "pick_free",
-        &["select pick_free(cursor_for(''), 1, '1 s', array['nothing'], null, '{}', '{}', false, '{}')"],
+        &["select pick_free(cursor_for(''), 1, '1 s', array['nothing'], null, '{}', '{}', false)"],
         &[],
     ),
     routine(

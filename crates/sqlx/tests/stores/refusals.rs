@@ -238,3 +238,25 @@ async fn unknown_leases_are_answered() {
     }
     unknown_leases::<posthaste_sqlx::Sqlite>().await;
 }
+
+/// P16: a standby takes no claims, and says where to go. A read-only session answers as one does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_is_no_place_to_claim() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let url = fixture.url.replace("options=", "options=-cdefault_transaction_read_only%3Don%20");
+    assert_ne!(url, fixture.url);
+    let standby = PgStore::connect_with(&url, &fixture.options).await.unwrap();
+    let request = ClaimRequest::new(WorkerId::new("w").unwrap());
+    for stored in [false, true] {
+        if stored {
+            let message = NewMessage::bytes("t", "x").build().unwrap();
+            fixture.store.enqueue(&[message]).await.unwrap();
+        }
+        says(standby.claim(&request).await, ErrorKind::Permission, &["connect to the primary"]);
+    }
+    standby.close().await;
+    fixture.destroy().await;
+}

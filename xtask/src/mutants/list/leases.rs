@@ -259,7 +259,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "cursor-moves-postgres",
         why: "while a transaction is open for long, each claim reads all that was delivered",
         file: "crates/sqlx/sql/postgres/routines/claim.sql",
-        original: "    if v_read >= c_near and (v_items is null or random() * c_far < v_read) then",
+        original: "    if v_read >= c_near and (v_items is null or random() * c_far * (1 + v_leases) < v_read) then",
         mutated: "    if false then",
         program: Program::Stores,
         killers: "test(=cursors::slow_delivered_ones_cost_nothing)",

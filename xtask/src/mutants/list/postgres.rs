@@ -34,7 +34,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "M-05-postgres",
         why: "two workers take the same message",
         file: "crates/sqlx/sql/postgres/routines/claim.sql",
-        original: "        items := items - leased;\n",
+        original: "        items := items - v_leased;\n",
         mutated: "",
         program: Program::Stores,
         killers: "test(=postgres::concurrency::slow_each_is_claimed_once) or test(=postgres::concurrency::slow_conservation)",

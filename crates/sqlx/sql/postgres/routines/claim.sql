@@ -207,28 +207,34 @@ $body$;
 -- Chooses messages that can start, and locks them. Those that wait by their due time and those of outbox_new are put in one order;
 -- what is locked and then not chosen is free at the end of the transaction.
 create or replace function /*:*/pick(
-    at /*:*/outbox_cursor, max_messages bigint, lease interval, leased int8multirange, topics text[], topic_prefixes text[],
-    paused text[], paused_prefixes text[], is_own_transaction boolean
+    at /*:*/outbox_cursor, max_messages bigint, lease interval, topics text[], topic_prefixes text[], paused text[],
+    paused_prefixes text[], is_own_transaction boolean
 )
 returns bigint[]
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
 declare
+    v_leased int8multirange;
     v_suspect bigint;
     v_is_overdue boolean;
-    v_due bigint[];
+    v_due bigint[] := '{}';
     v_picked bigint[];
 begin
-    select s.suspect, s.is_overdue into v_suspect, v_is_overdue from /*:*/look_suspect($3, $4, $5, $6, $7, $8) s;
-    if v_is_overdue then
-        v_picked := /*:*/take_suspect(v_suspect);
-        if v_picked <> '{}' then
-            return v_picked;
+    if exists (select from /*:*/outbox o where o.state = 0 and o.born is null and o.lease_losses = 0 and o.due_at <= clock_timestamp())
+        or exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0 and o.due_at <= clock_timestamp())
+    then
+        v_leased := /*:*/leased_since(($1).lease_from, ($1).lease_late);
+        select s.suspect, s.is_overdue into v_suspect, v_is_overdue from /*:*/look_suspect($3, v_leased, $4, $5, $6, $7) s;
+        if v_is_overdue then
+            v_picked := /*:*/take_suspect(v_suspect);
+            if v_picked <> '{}' then
+                return v_picked;
+            end if;
         end if;
+        v_due := /*:*/take_due($2, v_leased, $4, $5, $6, $7, $8);
     end if;
-    v_due := /*:*/take_due($2, $4, $5, $6, $7, $8, $9);
-    v_picked := /*:*/take_new($1, $2, $5, $6, $7, $8);
+    v_picked := /*:*/take_new($1, $2, $4, $5, $6, $7);
     if v_due <> '{}' then
         v_picked := array(
             select o.seq from unnest(v_due || v_picked) c join /*:*/outbox o on o.seq = c
@@ -242,25 +248,26 @@ begin
 end
 $body$;
 
--- Chooses and locks messages, and looks again: what was leased before its lock was had is dropped.
+-- Chooses and locks messages, and looks again: what was leased before its lock was had is dropped. Null if there was nothing.
 create or replace function /*:*/pick_free(
     at /*:*/outbox_cursor, max_messages bigint, lease interval, topics text[], topic_prefixes text[], paused text[],
-    paused_prefixes text[], is_own_transaction boolean, inout leased int8multirange, out items int8multirange,
-    out has_dropped boolean
+    paused_prefixes text[], is_own_transaction boolean, out items int8multirange, out has_dropped boolean
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
+declare
+    v_leased int8multirange;
 begin
     select case when max(s) - min(s) + 1 = count(*) then int8multirange(int8range(min(s), max(s), '[]'))
                 else range_agg(int8range(s, s, '[]')) end
     into items
-    from unnest(/*:*/pick($1, $2, $3, $9, $4, $5, $6, $7, $8)) s;
+    from unnest(/*:*/pick($1, $2, $3, $4, $5, $6, $7, $8)) s;
     has_dropped := false;
     if items is not null then
-        leased := /*:*/leased_since(($1).lease_from, ($1).lease_late);
-        has_dropped := items && leased;
-        items := items - leased;
+        v_leased := /*:*/leased_since(($1).lease_from, ($1).lease_late);
+        has_dropped := items && v_leased;
+        items := items - v_leased;
     end if;
 end
 $body$;
@@ -277,18 +284,16 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
 declare
-    v_leased int8multirange := /*:*/leased_since(($1).lease_from, ($1).lease_late);
     v_items int8multirange;
     v_has_dropped boolean;
 begin
     loop
         if $8 then
-            select p.leased, p.items, p.has_dropped into v_leased, v_items, v_has_dropped
-            from /*:*/pick_free($1, $2, $3, $4, $5, $6, $7, true, v_leased) p;
+            v_items := (/*:*/pick_free($1, $2, $3, $4, $5, $6, $7, true)).items;
         else
             begin
-                select p.leased, p.items, p.has_dropped into v_leased, v_items, v_has_dropped
-                from /*:*/pick_free($1, $2, $3, $4, $5, $6, $7, false, v_leased) p;
+                select p.items, p.has_dropped into v_items, v_has_dropped
+                from /*:*/pick_free($1, $2, $3, $4, $5, $6, $7, false) p;
                 if v_has_dropped then
                     raise exception using errcode = 'PH001';
                 end if;
@@ -341,6 +346,8 @@ as $body$
 declare
     c_near constant bigint := 50;  -- entries: fewer do not show in the cost of a claim
     c_far constant bigint := 500;  -- entries: reading so many takes as long as moving the cursor
+    v_index constant oid := '/*:*/outbox_lease_born'::regclass;
+    v_leases bigint;
     v_read bigint;
     v_paused text[];
     v_paused_prefixes text[];
@@ -363,11 +370,14 @@ begin
         v_filter := md5(row($4, $5, v_paused, v_paused_prefixes)::text);
     end if;
     v_cursor := /*:*/cursor_for(v_filter);
+    v_leases := pg_stat_get_xact_tuples_fetched(v_index);
     v_read := /*:*/entries_read($2);
     v_items := /*:*/pick_some(v_cursor, $2, $3, $4, $5, v_paused, v_paused_prefixes, $7);
-    -- How far this claim has read is counted, not timed. The farther, the likelier it moves the cursor, so that not all do it at once.
+    -- How far this claim has read is counted, not timed. The farther, and the fewer others claim, the likelier it moves the cursor, so that
+    -- not all do it at once. Each lease is read twice or more.
     v_read := /*:*/entries_read($2) - v_read - 4 * $2 + /*:*/ended_segments(v_cursor.segments);
-    if v_read >= c_near and (v_items is null or random() * c_far < v_read) then
+    v_leases := (pg_stat_get_xact_tuples_fetched(v_index) - v_leases) / 2;
+    if v_read >= c_near and (v_items is null or random() * c_far * (1 + v_leases) < v_read) then
         perform /*:*/advance_cursor(v_cursor, v_items, $4, $5, v_paused, v_paused_prefixes, $7);
     end if;
     if v_items is null then
