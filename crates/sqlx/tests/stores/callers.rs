@@ -212,7 +212,11 @@ const POSTGRES: &[Routine] = &[
     ),
     routine("is_held", &["select is_held('{}', 1)"], &[]),
     routine("join_answer", &["select join_answer(0, gen_random_uuid(), null, 0, false)"], &[]),
-    routine("judge", &["select judge('{1}', '{1}', '{0}', '{0}', '{1}', '{x}', '{1}', '{1}', '{x}')"], &[]),
+    routine(
+        "judge",
+        &["select judge('{1}', '{1}', '{0}', '{0}', '{1}', '{x}', '{1}', '{1}', '{x}', '{1}')"],
+        &[],
+    ),
     routine("keep_leases", &["select keep_leases('{}', '{}', now())"], &[]),
     routine("leased", &["select leased()"], &[]),
     routine("leased_since", &["select leased_since('0', '{}')"], &[]),

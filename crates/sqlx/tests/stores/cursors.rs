@@ -84,7 +84,7 @@ async fn bounded(fixture: &PgFixture, what: &str, empty: u64) {
     let open: u64 = fixture.texts(open).await.first().map_or(0, |open| open.parse().unwrap());
     eprintln!("{what}: {cost} buffers, {empty} with nothing in front, {open} looks");
     assert!(
-        cost <= empty * 13 / 10 + 100 + 4 * open,
+        cost <= empty * 13 / 10 + 200 + 4 * open,
         "{what}: {cost} buffers, {empty} with nothing in front, {open} looks"
     );
 }

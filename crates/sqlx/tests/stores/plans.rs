@@ -322,8 +322,10 @@ async fn slow_postgres_costs_do_not_grow_with_the_table() {
         }
         let after = pg_costs(&fixture).await;
         for ((name, before), (_, after)) in before.iter().zip(&after) {
+            // A settlement looks each of its hundred messages up twice, in an index that is one page deeper.
+            let deeper = if *name == "settle" { 200 } else { 80 };
             assert!(
-                *after <= at_most(*before, 80),
+                *after <= at_most(*before, deeper),
                 "{name}, analyzed {analyzed}: {before} buffers, now {after}"
             );
         }

@@ -215,14 +215,15 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
 declare
+    v_now constant timestamptz := clock_timestamp();
     v_leased int8multirange;
     v_suspect bigint;
     v_is_overdue boolean;
     v_due bigint[] := '{}';
     v_picked bigint[];
 begin
-    if exists (select from /*:*/outbox o where o.state = 0 and o.born is null and o.lease_losses = 0 and o.due_at <= clock_timestamp())
-        or exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0 and o.due_at <= clock_timestamp())
+    if exists (select from /*:*/outbox o where o.state = 0 and o.born is null and o.lease_losses = 0 and o.due_at <= v_now)
+        or exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now)
     then
         v_leased := /*:*/leased_since(($1).lease_from, ($1).lease_late);
         select s.suspect, s.is_overdue into v_suspect, v_is_overdue from /*:*/look_suspect($3, v_leased, $4, $5, $6, $7) s;

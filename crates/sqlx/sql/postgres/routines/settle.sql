@@ -144,35 +144,33 @@ begin
 end
 $body$;
 
--- What an outcome makes of each message, under locks that it takes: see settle_all for the parameters. Those that are not held
--- are judged only.
+-- What an outcome makes of each message that the caller has locked: see settle_all for the parameters. Those that are not held are
+-- judged only. It is stable, so it sees what its caller's statement sees.
 create or replace function /*:*/judge(
     items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
-    max_attempts integer[], max_ages_us bigint[], handled text[]
+    max_attempts integer[], max_ages_us bigint[], handled text[], locked bigint[]
 )
 returns table (
     n bigint, seq bigint, epoch integer, message_id uuid, key text, worker text, outcome smallint, delay_us bigint, class smallint,
     error text, done_handlers text, attempts integer, failing_since timestamptz, dies boolean, settled smallint, is_held boolean,
     order_policy smallint
 )
-language plpgsql volatile
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $body$
 #variable_conflict use_column
 declare
-    v_now timestamptz;
+    v_now constant timestamptz := clock_timestamp();
 begin
-    perform from /*:*/outbox o where o.seq = any($1) order by o.seq for update;
-    v_now := clock_timestamp();
     return query
     with asked as materialized (
         select * from unnest($1, $2, $3, $4, $5, $6, $7, $8, $9)
             with ordinality as a (seq, epoch, outcome, delay, class, error, max_attempts, max_age, handled, n)
     ),
-    locked as materialized (
+    locked_rows as materialized (
         select o.seq, o.message_id, o.key, o.order_policy, o.state, o.epoch, o.attempts, o.failing_since
         from /*:*/outbox o
-        where o.seq = any($1)
+        where o.seq = any($10)
     ),
     found as materialized (
         select a.*, l.seq is not null as is_there, l.message_id, l.key, l.order_policy, l.state, l.attempts, h.worker,
@@ -182,7 +180,7 @@ begin
                l.failing_since,
                case when a.outcome = 1 and a.class in (2, 3) then coalesce(l.failing_since, v_now) end as fails_since
         from asked a
-        left join locked l on l.seq = a.seq
+        left join locked_rows l on l.seq = a.seq
         left join lateral (
             select h.worker from /*:*/held($2) h where h.token = a.epoch and h.first <= a.seq and h.beyond > a.seq limit 1
         ) h on true
@@ -218,6 +216,7 @@ as $body$
 #variable_conflict use_column
 declare
     v_now timestamptz;
+    v_locked bigint[];
     v_settled smallint[];
     v_over bigint[];
     v_ended text[];
@@ -226,8 +225,10 @@ declare
     v_ends smallint[];
 begin
     perform /*:*/require_read_committed();
+    -- By a statement of its own: what is judged below, with a newer snapshot, cannot change any more.
+    v_locked := array(select o.seq from /*:*/outbox o where o.seq = any($1) order by o.seq for update);
     with judged as materialized (
-        select * from /*:*/judge($1, $2, $3, $4, $5, $6, $7, $9, $10)
+        select * from /*:*/judge($1, $2, $3, $4, $5, $6, $7, $9, $10, v_locked)
     ),
     moment as materialized (
         select clock_timestamp() as now from (select count(*) from judged) j
