@@ -19,7 +19,7 @@
 //!
 //! After changing a routine, change the model: nothing here reads the SQL.
 
-#![allow(clippy::unwrap_used, reason = "test code: this is how it reports")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "test code: this is how it reports")]
 
 mod claim;
 mod cursor;
@@ -56,7 +56,7 @@ fn plan(roles: &[Role]) -> Plan {
 fn holds(name: &str, plan: &Plan) {
     let start = Instant::now();
     let report = search(plan);
-    println!("{name}: {} states, {:.1?}", report.states, start.elapsed());
+    eprintln!("{name}: {} states, {:.1?}", report.states, start.elapsed());
     if let Some(violation) = report.violation {
         panic!("{name}: {}\n{}", violation.what, violation.trace.join("\n"));
     }
@@ -68,7 +68,7 @@ fn breaks(fault: Fault, expected: &str, steps: usize, plan: Plan) {
     let report = search(&Plan { fault: Some(fault), ..plan });
     let violation = report.violation.unwrap_or_else(|| panic!("{fault:?} was not noticed"));
     let (states, time) = (report.states, start.elapsed());
-    println!("{fault:?}: {} ({states} states, {time:.1?})\n{}", violation.what, violation.trace.join("\n"));
+    eprintln!("{fault:?}: {} ({states} states, {time:.1?})\n{}", violation.what, violation.trace.join("\n"));
     assert!(violation.what.contains(expected), "{fault:?}: {}", violation.what);
     assert_eq!(violation.trace.len(), steps, "{fault:?}: steps of the shortest trace");
 }
