@@ -1,5 +1,5 @@
-//! What a crash of the server, or a failover to a standby, makes of claims that PostgreSQL had not written down: they do not wait for
-//! the disk. No epoch is given out twice, and a stale settlement is told that it is stale.
+//! Claims on PostgreSQL do not wait for the disk. These tests show what a crash of the server, or a failover to a standby, does to claims
+//! that were not flushed: no epoch is given out twice, and a stale settlement is answered Lost.
 //!
 //! Here a statement forgets the leases. `processes/forgotten.rs` crashes a server.
 
@@ -41,8 +41,7 @@ async fn forget(fixture: &PgFixture) {
     fixture.run("truncate outbox_lease".to_owned()).await;
 }
 
-/// C2: a worker whose lease the database has forgotten cannot change the message, and is told so; the worker that has the message
-/// now can.
+/// C2: calls of a worker whose lease the database has forgotten are answered Lost; those of the worker that has the message now, Applied.
 #[test]
 fn a_forgotten_lease_is_lost() {
     run(async |fixture: &Arc<PgFixture>| {

@@ -1,4 +1,4 @@
-//! Where claims on PostgreSQL begin to read: that a cursor bounds what a claim costs, whatever is queued in front, and hides nothing.
+//! Cursors of PostgreSQL, where claims begin to read: they bound what a claim costs with any backlog in front, and hide no message.
 //!
 //! C1, C3 and C4 of the claim design. Costs are counted in buffers; an old transaction keeps what was delivered from being removed.
 

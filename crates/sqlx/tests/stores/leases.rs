@@ -137,7 +137,7 @@ fn an_expiry_passes_by_a_claim() {
     });
 }
 
-/// Acks of neighbours, and of others, end exactly what was acked, whatever lies between; the lease goes with its last message.
+/// Acks end exactly the messages they name, also with others in between; the lease goes with its last message.
 #[test]
 fn what_lies_between_stays_leased() {
     run(async |fixture: &Arc<PgFixture>| {

@@ -853,7 +853,7 @@ async fn postgres_upgrades_what_is_under_way() {
     fixture.destroy().await;
 }
 
-/// P9: a row that claims and settlements could not calculate with is refused, whoever inserts it.
+/// P9: the database refuses a row that claims and settlements could not calculate with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_refuses_unusable_rows() {
     if !PgFixture::available() {

@@ -23,7 +23,7 @@ async fn born<F: Fixture>(fixture: &F, messages: &[NewMessage]) -> Vec<Option<Le
     enqueued.iter().zip(messages).map(lease).collect()
 }
 
-/// HOT-003 (its store's part), OBX-101: born leased, with an epoch, to this worker and nobody else.
+/// HOT-003 (its store's part), OBX-101: born leased, with an epoch, to this worker and no other.
 pub async fn born_leased<F: Fixture>(fixture: &Arc<F>) {
     let (store, messages) = (fixture.store(), plains(3));
     let leases = born(&**fixture, &messages).await;

@@ -156,8 +156,8 @@ impl World {
         Move::new("end_leases", 0, self)
     }
 
-    /// `judge` and the update of `settle_all`: locks a row whatever it is, then judges the newest version by the leases that it
-    /// read before, or by newer ones.
+    /// `judge` and the update of `settle_all`: locks a row in any state, then judges it by the leases. With the fault, by those that
+    /// it read before it had the lock.
     pub(crate) fn release_row(mut self, who: usize, plan: &Plan) -> Option<Move> {
         let m = self.next_row(who).unwrap();
         if self.message(Some(who), m).state == State::Ready && !self.lock(who, m, UPDATE) {

@@ -1,5 +1,5 @@
--- The messages that an operator's change is about, locked in the order of enqueueing. What is to be buried must not be leased:
--- what a claim leased before its lock was had is left out. Whatever is null does not matter.
+-- Locks the messages that an operator's change selects, in the order of enqueueing. Messages to bury must not be leased: this leaves
+-- out those that a claim leased before they were locked. A parameter that is null selects all.
 create or replace function /*:*/choose(
     can_be_requeued boolean, in_state smallint, topics text[], topic_prefixes text[], with_key text, of_tenant text,
     correlated text, class smallint, from_us bigint, before_us bigint, ids uuid[], max_messages bigint

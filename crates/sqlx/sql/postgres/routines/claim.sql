@@ -2,7 +2,7 @@
 --
 -- A claim reads candidates and locks them, skipping those that other sessions have locked. Then it looks again, with a newer
 -- snapshot, and drops those that another claim has leased meanwhile: that claim kept its locks until its lease could be seen.
--- So a message is never in two leases, nobody waits for anybody, and a claim that idles in its transaction holds what it took.
+-- So a message is never in two leases, claims wait for no other session, and a claim that idles in its transaction holds what it took.
 --
 -- Candidates come from two places. outbox_new holds what was published to be delivered at once, in the order of the
 -- transactions that wrote it. Entries only ever leave it, so where a claim found nothing to take in front of a message, and every

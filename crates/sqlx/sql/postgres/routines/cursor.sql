@@ -127,7 +127,7 @@ end
 $body$;
 
 -- Locks the messages that are first in their key, of keys that others wait for within this segment, and answers those keys and
--- messages. While they are locked they cannot end; and whatever ends one later looks for the next one (see free_next) with a
+-- messages. While they are locked they cannot end. The statement that ends one later looks for the next one (see free_next) with a
 -- snapshot that has all that this one has. So those that wait behind them may be passed.
 create or replace function /*:*/lock_heads(
     priority smallint, from_born xid8, from_seq bigint, leased int8multirange, out keys text[], out heads bigint[]
@@ -302,7 +302,7 @@ as $body$
 #variable_conflict use_column
 declare
     c_most constant integer := 16;     -- open transactions with a segment of their own
-    c_unused constant integer := 1000; -- After so many newer cursors one goes, whatever its filter.
+    c_unused constant integer := 1000; -- newer cursors, of any filter, after which one is deleted
     v_old constant /*:*/outbox_segment[] := /*:*/split_segments(($1).segments, $2);
     v_next_xid xid8;
     v_writing xid8[];

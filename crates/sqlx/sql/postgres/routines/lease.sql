@@ -1,7 +1,6 @@
--- Who holds what. A message is leased if its row says so (born leased), or if its seq is in the items of a lease and its row is
--- ready. The epoch of a message in a lease is the lease's token, and its row still has an older one. Whatever takes a message out
--- of a lease writes the token into its row (or removes the row), so a holder whose lease is over is told from the next one by
--- the row alone. See ADR 0033.
+-- Leases. A message is leased if its row says so (born leased), or if its seq is in the items of a lease and its row is ready. The
+-- epoch of a message in a lease is the lease's token, and its row still has an older one. Acks, releases, retries and reap take the
+-- message out of its lease, and write the token into its row or delete the row. See ADR 0033.
 
 -- These are in plpgsql because it keeps their plans; a function in SQL is planned at every call.
 

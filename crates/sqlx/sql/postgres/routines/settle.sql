@@ -227,11 +227,9 @@ begin
     perform /*:*/require_read_committed();
     -- By a statement of its own: what is judged below, with a newer snapshot, cannot change any more.
     v_locked := array(select o.seq from /*:*/outbox o where o.seq = any($1) order by o.seq for update);
+    v_now := clock_timestamp();
     with judged as materialized (
         select * from /*:*/judge($1, $2, $3, $4, $5, $6, $7, $9, $10, v_locked)
-    ),
-    moment as materialized (
-        select clock_timestamp() as now from (select count(*) from judged) j
     ),
     changed as (
         update /*:*/outbox o
@@ -241,8 +239,8 @@ begin
             attempts = j.attempts,
             failing_since = j.failing_since,
             due_at = case when j.outcome in (1, 2) and not j.dies
-                          then (select now from moment) + j.delay_us * interval '1 microsecond' else o.due_at end,
-            done_at = case when j.outcome = 0 or j.dies then (select now from moment) end,
+                          then v_now + j.delay_us * interval '1 microsecond' else o.due_at end,
+            done_at = case when j.outcome = 0 or j.dies then v_now end,
             done_by = case when j.outcome = 0 then coalesce(o.worker, j.worker) end,
             leased_until = null,
             worker = null,
@@ -260,9 +258,8 @@ begin
            array_agg(j.key) filter (where j.frees_key),
            array_agg(j.seq) filter (where j.frees_key),
            array_agg(j.message_id) filter (where j.ending is not null),
-           array_agg(j.ending) filter (where j.ending is not null),
-           (select now from moment)
-    into v_settled, v_over, v_ended, v_ended_seqs, v_messages, v_ends, v_now
+           array_agg(j.ending) filter (where j.ending is not null)
+    into v_settled, v_over, v_ended, v_ended_seqs, v_messages, v_ends
     from (select *, is_held and key is not null and (outcome = 0 or (dies and order_policy = 2)) as frees_key,
                  case when not is_held then null when outcome = 0 then 1 when dies then 2 when outcome = 2 then 0
                  end::smallint as ending
