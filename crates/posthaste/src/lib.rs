@@ -91,7 +91,7 @@ pub use posthaste_sqlx::{Database, Dialect, SqlStore, StoreOptions};
 #[cfg(feature = "mysql")]
 pub use posthaste_sqlx::{MySqlDatabase, MySqlStore};
 #[cfg(feature = "postgres")]
-pub use posthaste_sqlx::{PgDatabase, PgStore};
+pub use posthaste_sqlx::{PgDatabase, PgStore, Role};
 #[cfg(feature = "sqlite")]
 pub use posthaste_sqlx::{SqliteDatabase, SqliteStore};
 

@@ -153,8 +153,9 @@ impl<D: Dialect> SqlStore<D> {
 
 impl<D: Dialect> JoinStore for SqlStore<D> {
     async fn has_join(&self, connection: &mut Connection<D>, join: JoinId) -> Result<bool> {
-        let rows = D::fetch(connection, &self.statements().join, &[Arg::Id(Some(join.as_uuid()))]).await;
-        Ok(!rows.map_err(|error| self.wrap("start a join", error))?.is_empty())
+        let args = [Arg::Id(Some(join.as_uuid()))];
+        let answer = self.ask("start a join", connection, &self.statements().look, join, &args).await?;
+        Ok(answer.join.is_some())
     }
 
     async fn start_join(&self, connection: &mut Connection<D>, join: &NewJoin) -> Result<()> {

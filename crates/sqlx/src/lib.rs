@@ -23,6 +23,7 @@ mod pools;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod retry;
+mod role;
 mod row;
 mod source;
 mod sql;
@@ -37,6 +38,7 @@ pub use mysql::{MySql, MySqlDatabase, MySqlStore};
 pub use options::StoreOptions;
 #[cfg(feature = "postgres")]
 pub use postgres::{PgDatabase, PgStore, Postgres};
+pub use role::Role;
 pub use source::Database;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Sqlite, SqliteDatabase, SqliteStore};

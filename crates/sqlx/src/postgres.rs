@@ -31,6 +31,7 @@ use crate::listen::Bell;
 use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::options::StoreOptions;
+use crate::role::Role;
 use crate::row::{columns, read};
 use crate::source::Database;
 use crate::sql::{Files, Shortcuts, Statement, Statements, files};
@@ -49,28 +50,25 @@ pub struct Postgres;
 impl sealed::Sealed for Postgres {}
 
 impl PgStore {
-    /// The SQL that gives three roles, which must exist, the rights they need: one that publishes, one that claims and
-    /// settles, and one for housekeeping and operators.
-    pub fn grants_sql(
-        options: &StoreOptions,
-        enqueue: &str,
-        relay: &str,
-        maintenance: &str,
-    ) -> Result<String> {
-        let mut sql = Self::naming(options)?.render(include_str!("../sql/postgres/roles/grants.sql"));
-        for (mark, role) in
-            [(":\"enqueue\"", enqueue), (":\"relay\"", relay), (":\"maintenance\"", maintenance)]
-        {
-            sql = sql.replace(mark, &crate::naming::quoted("role", role)?);
-        }
-        Ok(sql)
-    }
-
-    /// The SQL that gives a role, which must exist, the rights that a consumer with an inbox needs. What its handlers do
-    /// needs rights of its own; for publishing, see [`grants_sql`](Self::grants_sql).
-    pub fn consumer_grants_sql(options: &StoreOptions, consumer: &str) -> Result<String> {
-        let sql = Self::naming(options)?.render(include_str!("../sql/postgres/roles/consumer.sql"));
-        Ok(sql.replace(":\"consumer\"", &crate::naming::quoted("role", consumer)?))
+    /// The SQL that gives a database role the rights it needs for what it does. The role must exist; it may be given several.
+    ///
+    /// ```
+    /// use posthaste_sqlx::{PgStore, Role, StoreOptions};
+    ///
+    /// let sql = PgStore::grants_sql(&StoreOptions::new(), Role::Publisher, "shop_app")?;
+    /// assert!(sql.contains("to \"shop_app\""));
+    /// # Ok::<(), posthaste_core::Error>(())
+    /// ```
+    pub fn grants_sql(options: &StoreOptions, role: Role, name: &str) -> Result<String> {
+        let sql = match role {
+            Role::Publisher => include_str!("../sql/postgres/roles/publisher.sql"),
+            Role::Joins => include_str!("../sql/postgres/roles/joins.sql"),
+            Role::Relay => include_str!("../sql/postgres/roles/relay.sql"),
+            Role::Operator => include_str!("../sql/postgres/roles/operator.sql"),
+            Role::Consumer => include_str!("../sql/postgres/roles/consumer.sql"),
+        };
+        let name = crate::naming::quoted("role", name)?;
+        Ok(Self::naming(options)?.render(sql).replace(":\"role\"", &name))
     }
 }
 
@@ -87,12 +85,13 @@ impl Dialect for Postgres {
     const FILES: Files = files!(
         "postgres",
         shortcuts: Some(Shortcuts {
-            ready: include_str!("../sql/postgres/shortcuts/ready.sql"),
+            one: include_str!("../sql/postgres/shortcuts/one.sql"),
+            batch: include_str!("../sql/postgres/shortcuts/batch.sql"),
             leased: include_str!("../sql/postgres/shortcuts/leased.sql"),
             ack: include_str!("../sql/postgres/shortcuts/ack.sql"),
         }),
         migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing", "0010_cursor"],
-        routines: ["check", "lease", "cursor", "claim", "joins", "settle", "keep", "choose", "enqueue", "inbox", "pause"]
+        routines: ["check", "lease", "cursor", "claim", "joins", "settle", "keep", "choose", "publish", "enqueue", "inbox", "pause", "rights"]
     );
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
     const URL_OPTIONS: &'static [&'static str] = &[
@@ -202,6 +201,9 @@ impl Dialect for Postgres {
         let stored = match (messages, &statements.shortcuts) {
             ([message], Some(shortcuts)) => {
                 insert_one(connection, shortcuts, message, birth).await?.into_iter().collect()
+            }
+            (_, Some(shortcuts)) if matches!(birth, Birth::Ready) => {
+                insert_ready(connection, &shortcuts.batch, messages).await?
             }
             _ => insert_many(connection, &statements.enqueue, messages, birth).await?,
         };
@@ -401,6 +403,17 @@ async fn insert_many(
     rows.iter().map(stored).collect()
 }
 
+/// The same if none is born leased.
+async fn insert_ready(
+    connection: &mut PgConnection,
+    statement: &Statement,
+    messages: &[NewMessage],
+) -> Result<Vec<Stored>, SqlxError> {
+    let args = batch_args(messages);
+    let rows = query_with_result(statement.sql(), args).fetch_all(connection).await?;
+    rows.iter().map(|row| Ok((MessageId::from_uuid(row.try_get(0)?), None))).collect()
+}
+
 /// The same for one message.
 async fn insert_one(
     connection: &mut PgConnection,
@@ -415,8 +428,9 @@ async fn insert_one(
         let item = row.map(|row| row.try_get(0)).transpose()?.map(WorkItemId::new);
         return Ok(item.map(|item| (message.id(), Some(Lease { item, epoch }))));
     }
-    let done = query_with_result(shortcuts.ready.sql(), ready_args(message)).execute(connection).await?;
-    Ok((done.rows_affected() > 0).then_some((message.id(), None)))
+    let stored =
+        query_with_result(shortcuts.one.sql(), ready_args(message)).fetch_optional(connection).await?;
+    Ok(stored.map(|_| (message.id(), None)))
 }
 
 /// A time as microseconds from now, or since 1970.
@@ -478,7 +492,7 @@ fn new_token() -> i32 {
     fastrand::i32(1..)
 }
 
-fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments, BoxDynError> {
+fn batch_args(messages: &[NewMessage]) -> Result<PgArguments, BoxDynError> {
     /// One array per column: the binary form is written once, straight from the messages.
     fn column<'a, T>(messages: &'a [NewMessage], value: impl Fn(&'a NewMessage) -> T) -> Vec<T> {
         messages.iter().map(value).collect()
@@ -508,7 +522,13 @@ fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments,
         messages.iter().map(|m| m.expires().map(time).unwrap_or_default()).unzip();
     args.add(expires)?;
     args.add(expires_at)?;
-    args.add(column(messages, |m| matches!(birth.for_message(m), Birth::Leased { .. })))?;
+    Ok(args)
+}
+
+fn insert_args(messages: &[NewMessage], birth: Birth<'_>) -> Result<PgArguments, BoxDynError> {
+    let mut args = batch_args(messages)?;
+    let is_leased = |message| matches!(birth.for_message(message), Birth::Leased { .. });
+    args.add(messages.iter().map(is_leased).collect::<Vec<_>>())?;
     let (worker, lease) = match birth {
         Birth::Ready => (None, None),
         Birth::Leased { worker, lease } => (Some(worker.as_str()), Some(interval(lease))),

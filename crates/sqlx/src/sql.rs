@@ -33,7 +33,9 @@ impl Statement {
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "the others have none"))]
 pub(crate) struct Shortcuts<T> {
     /// One message, ready.
-    pub(crate) ready: T,
+    pub(crate) one: T,
+    /// Many messages, all ready.
+    pub(crate) batch: T,
     /// One message, born leased.
     pub(crate) leased: T,
     /// Acks that are all of one epoch.
@@ -66,8 +68,9 @@ macro_rules! statements {
                 let render = |text| Statement::new(naming.render(text));
                 Self {
                     $($name: render(files.$name),)*
-                    shortcuts: files.shortcuts.map(|Shortcuts { ready, leased, ack }| Shortcuts {
-                        ready: render(ready),
+                    shortcuts: files.shortcuts.map(|Shortcuts { one, batch, leased, ack }| Shortcuts {
+                        one: render(one),
+                        batch: render(batch),
                         leased: render(leased),
                         ack: render(ack),
                     }),

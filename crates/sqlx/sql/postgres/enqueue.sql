@@ -1,5 +1,5 @@
--- Stores a batch. A message whose id or dedup key is stored already is left out of the answer, and the caller's
--- transaction goes on.
+-- Stores a batch of which some are born leased, for a worker that publishes to itself; for all others see shortcuts/batch.sql. A
+-- message whose id or dedup key is stored already is left out of the answer, and the caller's transaction goes on.
 -- $1 ids, $2 topics, $3 keys, $4 order policies, $5 dedup hashes, $6 payloads, $7 content types, $8 headers,
 -- $9 correlation ids, $10 aggregate types, $11 aggregate ids, $12 tenants, $13 priorities, $14 occurred at (µs),
 -- $15 due in (µs) or $16 at (µs), $17 expires in (µs) or $18 at (µs); null: now, never, $19 born leased, $20 worker, $21 lease, $22 epoch

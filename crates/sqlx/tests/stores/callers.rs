@@ -10,9 +10,9 @@ use crate::fixture::{Backend, Connection, MySqlFixture, SqlFixture};
 use crate::languages::{MYSQL_REFUSES, POSTGRES_REFUSES};
 
 /// A routine, with calls that are acceptable by themselves, and calls that never are.
-struct Routine {
-    name: &'static str,
-    accepted: &'static [&'static str],
+pub(crate) struct Routine {
+    pub(crate) name: &'static str,
+    pub(crate) accepted: &'static [&'static str],
     refused: &'static [&'static str],
 }
 
@@ -126,7 +126,19 @@ async fn left<D: Backend>(fixture: &SqlFixture<D>) -> (String, usize) {
     (work.join(" "), messages.len())
 }
 
-const POSTGRES: &[Routine] = &[
+const PUBLISH: &str = "select publish(array[gen_random_uuid()], '{other}', '{null}', '{0}', '{null}', '{x}', '{a/b}', '{null}', \
+                       '{null}', '{null}', '{null}', '{null}', '{0}', '{null}', '{null}', '{null}', '{null}', '{null}')";
+const PUBLISH_NONSENSE: &str = "select publish(array[gen_random_uuid()], '{other}', '{null}', '{7}', '{null}', '{x}', '{a/b}', \
+                                '{null}', '{null}', '{null}', '{null}', '{null}', '{0}', '{null}', '{null}', '{null}', '{null}', \
+                                '{null}')";
+const PUBLISH_ONE: &str = "select publish_one(gen_random_uuid(), 'other', 0::smallint, null, 'x', 'a/b', null, null, null, null, \
+                           null, 0::smallint, null, null, null, null, null, null)";
+const PUBLISH_NEVER: &str = "select publish_one(gen_random_uuid(), 'other', 0::smallint, null, 'x', 'a/b', null, null, null, \
+                             null, null, 0::smallint, null, null, null, 'infinity', null, null)";
+const PUBLISH_NO_POLICY: &str = "select publish_one(gen_random_uuid(), 'other', 7::smallint, null, 'x', 'a/b', null, null, null, \
+                                 null, null, 0::smallint, null, null, null, null, null, null)";
+
+pub(crate) const POSTGRES: &[Routine] = &[
     routine(
         "abandon",
         &["select abandon(1, 1, 'x')", "select abandon(1, 1, null, null, null, null)"],
@@ -135,6 +147,11 @@ const POSTGRES: &[Routine] = &[
     routine("ack", &["select ack(1, 1)", "select ack(1, 1, null)"], &["select ack('x', 1)"]),
     routine("ack_all", &["select ack_all('{1}', '{2}', '{1}', true)"], &[]),
     routine("ack_runs", &["select ack_runs('{1}', '{2}', '{1}', true, now())"], &[]),
+    routine(
+        "add_join",
+        &["select add_join(gen_random_uuid(), null, 1, null, null)"],
+        &["select add_join(null, null, 1, null, null)"],
+    ),
     routine(
         "advance_cursor",
         &["select advance_cursor(cursor_for(''), null, null, null, '{}', '{}', false)"],
@@ -191,6 +208,11 @@ const POSTGRES: &[Routine] = &[
         "fail",
         &["select fail(1, 1, 'x')", "select fail(1, 1, 'x', null)"],
         &["select fail(1, 1, 'x', 0)"],
+    ),
+    routine(
+        "fault_of",
+        &["select fault_of('t', 'x', null, 0, 0::smallint, 'block', null, null, null, 9, '{}')"],
+        &[],
     ),
     routine(
         "first_open",
@@ -252,12 +274,18 @@ const POSTGRES: &[Routine] = &[
         &["select pick_some(cursor_for(''), 1, '1 s', array['nothing'], null, '{}', '{}', false)"],
         &[],
     ),
+    routine("publish", &[PUBLISH], &[PUBLISH_NONSENSE]),
+    routine("publish_one", &[PUBLISH_ONE], &[PUBLISH_NEVER, PUBLISH_NO_POLICY]),
     routine("reap", &["select reap()", "select reap(null, null)"], &["select reap(-1)"]),
     routine("reap_all", &["select reap_all(1, 1)"], &["select reap_all(-1, 1)"]),
     routine("release", &["select release(1, 1)"], &[]),
     routine("renew", &["select renew(1, 1)", "select renew(1, 1, null)"], &["select renew(1, 1, '9 years')"]),
     routine("renew_all", &["select renew_all('{1}', '{1}')"], &[]),
-    routine("report_step", &["select report_step(gen_random_uuid(), gen_random_uuid(), 1::smallint)"], &[]),
+    routine(
+        "report_step",
+        &["select report_step(gen_random_uuid(), gen_random_uuid(), 1::smallint)"],
+        &["select report_step(gen_random_uuid(), gen_random_uuid(), 0::smallint)"],
+    ),
     routine(
         "report_step_completed",
         &[],
@@ -290,6 +318,7 @@ const POSTGRES: &[Routine] = &[
     routine("take_turns", &["select take_turns()"], &[]),
     routine("trim_leases", &["select trim_leases('{}')"], &[]),
     routine("uncount_steps", &["select uncount_steps('{}')"], &[]),
+    routine("twins", &["select twins(array[gen_random_uuid()], '{x}')"], &[]),
     routine("wait_for_join", &["select wait_for_join(gen_random_uuid(), gen_random_uuid())"], &[]),
     routine("wake_waits", &["select wake_waits('{}')"], &[]),
 ];

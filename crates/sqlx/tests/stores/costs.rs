@@ -302,7 +302,7 @@ fn pg_enqueue_one() -> Probe {
         messages: 1,
         types: "uuid, text, smallint, bytea, bytea, text, text, text, text, text, text, smallint, bigint, text, bigint, \
                 bigint, bigint, bigint",
-        file: include_str!("../../sql/postgres/shortcuts/ready.sql"),
+        file: include_str!("../../sql/postgres/shortcuts/one.sql"),
         args: args(),
         idle: args(),
     }
@@ -326,16 +326,14 @@ fn pg_enqueue() -> Probe {
         args.extend(["null::text"; 5].map(fill));
         args.push(fill("0::smallint"));
         args.extend(["null::bigint"; 5].map(fill));
-        args.push(fill("false"));
-        args.extend(["null", "null", "1"].map(str::to_owned));
         args.join(", ")
     };
     Probe {
         operation: "enqueue of 1,000",
         messages: BATCH,
         types: "uuid[], text[], text[], smallint[], bytea[], bytea[], text[], text[], text[], text[], text[], text[], \
-                smallint[], bigint[], bigint[], bigint[], bigint[], bigint[], boolean[], text, interval, integer",
-        file: include_str!("../../sql/postgres/enqueue.sql"),
+                smallint[], bigint[], bigint[], bigint[], bigint[], bigint[]",
+        file: include_str!("../../sql/postgres/shortcuts/batch.sql"),
         args: args(BATCH),
         idle: args(0),
     }

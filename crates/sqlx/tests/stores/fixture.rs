@@ -4,6 +4,7 @@
 //! The servers are those that `cargo xtask test` or `cargo xtask servers` names, or the usual ones on this machine.
 
 use std::marker::PhantomData;
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -81,6 +82,18 @@ pub fn is_missing(name: &str) -> bool {
 pub fn unique() -> String {
     let random = Uuid::now_v7().simple().to_string();
     format!("t{}{}", &random[4..12], &random[20..])
+}
+
+/// Compares what was found with what is committed in this file of the crate. `POSTHASTE_UPDATE_DUMPS=1` writes the file.
+pub fn is_committed(file: &Path, found: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if std::env::var_os("POSTHASTE_UPDATE_DUMPS").is_some() {
+        std::fs::write(&file, found).unwrap();
+    }
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    let different = found.lines().zip(committed.lines()).find(|(found, committed)| found != committed);
+    assert_eq!(different, None, "left: found, committed; see {}", file.display());
+    assert_eq!(found, committed, "see {}", file.display());
 }
 
 fn sql(text: String) -> AssertSqlSafe<String> {

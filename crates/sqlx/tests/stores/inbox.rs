@@ -8,7 +8,7 @@ use posthaste_core::{
     Consumer, Disposal, ErrorKind, HandlerResult, Inbox, InboxStore, MessageId, Once, Received, Shutdown,
     Store, Tries, Turn, handled,
 };
-use posthaste_sqlx::{MySql, PgStore, Postgres, SqlStore, Sqlite};
+use posthaste_sqlx::{MySql, PgStore, Postgres, Role, SqlStore, Sqlite};
 use posthaste_testkit::Fixture;
 use serde_json::Value;
 use sqlx_core::executor::Executor as _;
@@ -357,7 +357,7 @@ async fn a_consumers_work<D: Backend>(store: &SqlStore<D>, may_not: &[&str]) {
     }
 }
 
-/// OBX-123, INB-011: a consumer of PostgreSQL needs what `consumer_grants_sql` gives, and cannot read what is kept for audit.
+/// OBX-123, INB-011: a consumer of PostgreSQL needs what `grants_sql` gives, and cannot read what is kept for audit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_rights_of_a_consumer() {
     if !PgFixture::available() {
@@ -366,8 +366,8 @@ async fn postgres_rights_of_a_consumer() {
     let fixture = PgFixture::create().await;
     let role = format!("{}_consumer", unique());
     fixture.run(format!("create role {role}")).await;
-    fixture.run(PgStore::consumer_grants_sql(&fixture.options, &role).unwrap()).await;
-    assert!(PgStore::consumer_grants_sql(&fixture.options, "a\"b").is_err());
+    fixture.run(PgStore::grants_sql(&fixture.options, Role::Consumer, &role).unwrap()).await;
+    assert!(PgStore::grants_sql(&fixture.options, Role::Consumer, "a\"b").is_err());
     let set = format!("set role {role}");
     let pool = PoolOptions::new().max_connections(1).after_connect(move |connection, _| {
         let set = set.clone();

@@ -18,6 +18,7 @@ mod languages;
 mod leases;
 mod plans;
 mod refusals;
+mod roles;
 mod round_trips;
 mod schema;
 mod search_path;

@@ -6,16 +6,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use posthaste_core::{
-    Birth, Change, ClaimRequest, Enqueued, ErrorKind, Failure, Filter, JoinStore, Lease, MessageId, NewJoin,
-    NewMessage, Outbox, Outcome, Result, Retention, Settled, Settlement, Store, StoreAdmin, Topics,
-    TransactionalStore, Turn, WorkItemId, WorkerId,
+    Birth, Change, ClaimRequest, ErrorKind, Failure, Filter, JoinStore, Lease, NewJoin, NewMessage, Outbox,
+    Outcome, Retention, Settled, Settlement, Store, StoreAdmin, TransactionalStore, WorkItemId, WorkerId,
 };
-use posthaste_sqlx::{MySql, PgStore, Postgres, SqlStore, Sqlite, StoreOptions};
+use posthaste_sqlx::{MySql, Postgres, SqlStore, Sqlite};
 use posthaste_testkit::Fixture;
 use sqlx_core::executor::Executor as _;
-use sqlx_core::pool::PoolOptions;
 
-use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, session, unique};
+use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, is_committed, unique};
 
 /// The version of the tables that this code makes.
 const VERSION: u32 = 10;
@@ -234,15 +232,8 @@ async fn printed_is_the_same<D: Schema>() {
 async fn dump_is_committed<D: Schema>() {
     let fixture = SqlFixture::<D>::create().await;
     let found = tables(&fixture).await.join("\n") + "\n";
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql").join(D::NAME).join("schema.txt");
-    if std::env::var_os("POSTHASTE_UPDATE_DUMPS").is_some() {
-        std::fs::write(&file, &found).unwrap();
-    }
-    let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    let different = found.lines().zip(committed.lines()).find(|(found, committed)| found != committed);
-    assert_eq!(different, None, "left: found, committed; see {}", file.display());
-    assert_eq!(found, committed);
     fixture.destroy().await;
+    is_committed(&Path::new("sql").join(D::NAME).join("schema.txt"), &found);
 }
 
 /// OBX-111, JOIN-014, JOIN-033: joins have tables of their own, and nothing in the queue refers to them.
@@ -478,127 +469,6 @@ async fn the_bundled_sqlite_is_new_enough() {
     fixture.destroy().await;
 }
 
-/// OBX-123, OBX-124: three roles, each of which can do its own work and not the others'.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn roles_can_do_their_own_work_only() {
-    if !PgFixture::available() {
-        return;
-    }
-    let fixture = PgFixture::create().await;
-    let roles = ["enqueue", "relay", "maintenance"].map(|role| format!("{}_{role}", unique()));
-    for role in &roles {
-        fixture.run(format!("create role {role}")).await;
-    }
-    let [enqueue, relay, maintenance] = &roles;
-    fixture.run(PgStore::grants_sql(&fixture.options, enqueue, relay, maintenance).unwrap()).await;
-    let mut stores = Vec::new();
-    for role in &roles {
-        let set = format!("set role {role}");
-        let pool = PoolOptions::new().max_connections(1).after_connect(move |connection, _| {
-            let set = set.clone();
-            Box::pin(async move { Postgres::run(connection, set).await })
-        });
-        stores.push(PgStore::from_pool(pool.connect(&fixture.url).await.unwrap(), &fixture.options).unwrap());
-    }
-    let [publisher, worker, operator] = &stores[..] else { unreachable!() };
-    let refused = |outcome: Result<()>, what: &str| {
-        let error = outcome.expect_err(what);
-        assert_eq!(error.kind(), ErrorKind::Permission, "{what}: {error}");
-        assert!(error.to_string().contains("grants"), "{error}");
-    };
-    let request = ClaimRequest::new(WorkerId::new("w").unwrap());
-    let message = || NewMessage::bytes("t", "secret").dedup_key("once").key("k").build().unwrap();
-    let requeue = Change::new(Filter::default(), "ada", "again").unwrap();
-    for store in &stores {
-        store.check().await.unwrap();
-    }
-
-    // The publisher publishes, and is told of duplicates; it cannot read, claim or change anything.
-    publisher.enqueue(&[message()]).await.unwrap();
-    assert!(publisher.enqueue(&[message()]).await.unwrap()[0].is_duplicate());
-    session(publisher)
-        .await
-        .execute("select id from enqueue('other', 'x', dedup_key => 'once')")
-        .await
-        .unwrap();
-    let hot = WorkerId::new("hot").unwrap();
-    let mut tx = publisher.pool().begin().await.unwrap();
-    let birth = Birth::Leased { worker: &hot, lease: std::time::Duration::from_secs(60) };
-    let born =
-        publisher.insert(&mut tx, &[NewMessage::bytes("t", "x").build().unwrap()], birth).await.unwrap();
-    let Enqueued::New { lease: Some(lease), .. } = born[0] else { panic!("{born:?}") };
-    assert_eq!(publisher.survivors(&mut tx, &[lease]).await.unwrap(), [true]);
-    tx.rollback().await.unwrap();
-    publisher.nudge().await.unwrap();
-    refused(publisher.claim(&request).await.map(drop), "the publisher claims");
-    refused(
-        publisher.turn("job", Turn::Every(std::time::Duration::ZERO)).await.map(drop),
-        "the publisher keeps house",
-    );
-    refused(publisher.list(&Filter::default(), None, 1).await.map(drop), "the publisher reads");
-    refused(publisher.requeue(&requeue).await.map(drop), "the publisher requeues");
-    refused(publisher.pause("t", "ada", "why").await.map(drop), "the publisher pauses");
-
-    // The worker claims, settles and keeps house; it cannot requeue or archive.
-    let claimed = worker.claim(&request).await.unwrap();
-    worker.renew(&[claimed[0].lease()], std::time::Duration::from_secs(60)).await.unwrap();
-    let outcome = Outcome::Fail { failure: Failure::permanent("no") };
-    worker.settle(&[Settlement::new(claimed[0].lease(), outcome)]).await.unwrap();
-    assert!(worker.turn("job", Turn::Every(std::time::Duration::ZERO)).await.unwrap());
-    worker.reap(10).await.unwrap();
-    worker.expire(10).await.unwrap();
-    worker.park(10).await.unwrap();
-    worker.hasten(&Topics::all(), 10).await.unwrap();
-    assert!(worker.paused().await.unwrap().is_none());
-    refused(worker.requeue(&requeue).await.map(drop), "the worker requeues");
-    refused(worker.pause("t", "ada", "why").await.map(drop), "the worker pauses");
-    refused(worker.resume("t").await.map(drop), "the worker resumes");
-
-    // The operator looks, requeues, buries, pauses, prunes and archives; it cannot publish.
-    assert!(operator.pause("t", "ada", "why").await.unwrap());
-    assert_eq!(operator.pauses().await.unwrap().len(), 1);
-    assert!(operator.resume("t").await.unwrap());
-    assert_eq!(operator.list(&Filter::default(), None, 10).await.unwrap().records.len(), 1);
-    assert_eq!(operator.stats().await.unwrap().dead.value, 1);
-    assert_eq!(operator.requeue(&requeue).await.unwrap().len(), 1);
-    assert_eq!(operator.bury(&requeue).await.unwrap().len(), 1);
-    let now = Retention::done(std::time::Duration::ZERO).dead(std::time::Duration::ZERO);
-    assert_eq!(operator.prune(&now.archive(), 10).await.unwrap(), 1);
-    assert!(operator.turn("job", Turn::Every(std::time::Duration::ZERO)).await.unwrap());
-    assert!(!operator.turn("job", Turn::Every(std::time::Duration::from_secs(3_600))).await.unwrap());
-    refused(operator.enqueue(&[message()]).await.map(drop), "the operator publishes");
-
-    // A join: started and filled by the publisher, counted and continued by the worker, looked at and removed by the operator.
-    let (step, wait) = (NewMessage::bytes("step", "x").build().unwrap(), MessageId::new());
-    let join = NewJoin::expecting(1).build().unwrap();
-    let mut tx = publisher.pool().begin().await.unwrap();
-    publisher.insert(&mut tx, std::slice::from_ref(&step), Birth::Ready).await.unwrap();
-    publisher.start_join(&mut tx, &join).await.unwrap();
-    publisher.attach(&mut tx, join.id(), &[step.id()]).await.unwrap();
-    publisher.wait_for_join(&mut tx, join.id(), wait).await.unwrap();
-    tx.commit().await.unwrap();
-    let claimed = worker.claim(&request).await.unwrap();
-    let acked = worker.settle(&[Settlement::new(claimed[0].lease(), Outcome::Ack)]).await.unwrap();
-    assert_eq!(acked.joins.len(), 1);
-    assert!(worker.continue_join(join.id(), wait, Some(&step)).await.unwrap());
-    assert!(operator.join(join.id()).await.unwrap().is_some());
-    refused(publisher.prune_joins(std::time::Duration::ZERO, 10).await.map(drop), "the publisher prunes");
-    // The publisher had the join locked when it was refused, and its pool rolls back behind its back: the lock goes soon.
-    let begin = std::time::Instant::now();
-    while operator.prune_joins(std::time::Duration::ZERO, 10).await.unwrap() == 0 {
-        assert!(begin.elapsed() < std::time::Duration::from_secs(120), "the operator cannot prune");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-
-    for store in &stores {
-        store.close().await;
-    }
-    for role in &roles {
-        fixture.run(format!("drop owned by {role}; drop role {role}")).await;
-    }
-    fixture.destroy().await;
-}
-
 /// OBX-123, OBX-124: on MySQL and MariaDB a publisher needs no more than docs/roles.md says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mysql_publisher_needs_little() {
@@ -657,23 +527,6 @@ async fn a_mysql_publisher_needs_little() {
     store.close().await;
     fixture.run(format!("drop user '{user}'@'%'")).await;
     fixture.destroy().await;
-}
-
-/// Names from configuration are checked, and those of roles with them.
-#[test]
-fn hostile_names_are_refused() {
-    for name in ["a\"b", "a;drop table x", "a b", "", "ünicode", "1a", &"x".repeat(33), "a`b", "a]b", "a\0b"]
-    {
-        assert!(
-            PgStore::grants_sql(&StoreOptions::new(), name, "b", "c").is_err() || name.len() == 33,
-            "{name}"
-        );
-        assert!(PgStore::migration_sql(&StoreOptions::new().schema(name)).is_err(), "{name}");
-        assert!(SqlStore::<Sqlite>::migration_sql(&StoreOptions::new().schema(name)).is_err(), "{name}");
-        if !name.is_empty() {
-            assert!(SqlStore::<MySql>::migration_sql(&StoreOptions::new().prefix(name)).is_err(), "{name}");
-        }
-    }
 }
 
 /// Rights to execute routines survive an upgrade that changes them, by `migrate` or by the printed script.

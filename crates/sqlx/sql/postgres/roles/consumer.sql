@@ -1,14 +1,11 @@
--- The rights of a consumer with an inbox. With psql: -v consumer=ROLE
-grant usage on schema /*=*/posthaste to :"consumer";
-grant select on /*:*/outbox_version to :"consumer";
+-- The rights of a consumer with an inbox. With psql: -v role=NAME
+grant usage on schema /*=*/posthaste to :"role";
+grant select on /*:*/outbox_version to :"role";
 
 -- Remembers what it has acted upon, and recognises it. It cannot read what was kept for audit.
-grant insert on /*:*/outbox_inbox to :"consumer";
-grant select (consumer, source, message_id, payload_hash) on /*:*/outbox_inbox to :"consumer";
-
--- Asks, before it commits, whether its transaction can be committed; the question is one about leased messages, of none.
-grant select (seq, epoch, state) on /*:*/outbox to :"consumer";
+grant insert on /*:*/outbox_inbox to :"role";
+grant select (consumer, source, message_id, payload_hash) on /*:*/outbox_inbox to :"role";
 
 -- Forgets what is old, when it is its turn.
-grant select (ctid, received_at), delete on /*:*/outbox_inbox to :"consumer";
-grant select, insert, update on /*:*/outbox_job to :"consumer";
+grant select (ctid, received_at), delete on /*:*/outbox_inbox to :"role";
+grant select, insert, update on /*:*/outbox_job to :"role";

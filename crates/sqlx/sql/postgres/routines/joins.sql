@@ -1,4 +1,5 @@
--- Joins. Messages are locked before joins, and joins in the order of their ids, by everybody; so nobody waits in a circle,
+-- Joins. What services call that start them runs with the rights of the tables' owner, as in publish.sql; what workers call, with
+-- theirs. Messages are locked before joins, and joins in the order of their ids, by everybody; so nobody waits in a circle,
 -- and whoever attaches a message and whoever ends it see each other's change.
 
 -- Makes the messages due that wait for these joins, as far as they are over. One that somebody holds is left to its holder:
@@ -206,7 +207,7 @@ returns table (
     code smallint, message_id uuid, moved integer, ended boolean, status smallint, expected_steps integer,
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
-language sql volatile
+language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
 as $body$
@@ -220,7 +221,7 @@ returns table (
     code smallint, message_id uuid, moved integer, ended boolean, status smallint, expected_steps integer,
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
-language plpgsql volatile
+language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
@@ -287,7 +288,7 @@ returns table (
     code smallint, message_id uuid, moved integer, ended boolean, status smallint, expected_steps integer,
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
-language plpgsql volatile
+language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
@@ -299,6 +300,7 @@ declare
     v_counts boolean := false;
     v_ended boolean := false;
 begin
+    perform /*:*/require(ending in (1, 2), 'ending is ' || coalesce(ending::text, 'null'), 'Give it 1, completed, or 2, failed.');
     select * into v_join from /*:*/outbox_join j where j.join_id = of_join for no key update;
     if not found then
         return query select * from /*:*/join_answer(1, of_join, null, 0, false);
@@ -337,7 +339,7 @@ returns table (
     code smallint, message_id uuid, moved integer, ended boolean, status smallint, expected_steps integer,
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
-language plpgsql volatile
+language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
@@ -367,7 +369,7 @@ returns table (
     code smallint, message_id uuid, moved integer, ended boolean, status smallint, expected_steps integer,
     attached_steps integer, completed_steps integer, failed_steps integer, expires_in_us bigint
 )
-language plpgsql volatile
+language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
 set enable_seqscan = off
@@ -381,6 +383,27 @@ begin
     end if;
     insert into /*:*/outbox_join_wait (join_id, message_id) values (of_join, message) on conflict do nothing;
     return query select * from /*:*/join_answer(0, of_join, null, 0, false);
+end
+$body$;
+
+-- Stores a join, unless its id is stored already; says whether it did.
+create or replace function /*:*/add_join(
+    join_id uuid, grouping_key text, expected_steps integer, metadata text, expires_at timestamptz
+)
+returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    insert into /*:*/outbox_join (
+        join_id, grouping_key, status, expected_steps, attached_steps, completed_steps, failed_steps, created_at, updated_at,
+        expires_at, metadata
+    )
+    values (
+        join_id, grouping_key, 0, expected_steps, 0, 0, 0, statement_timestamp(), statement_timestamp(), expires_at, metadata
+    )
+    on conflict do nothing;
+    return found;
 end
 $body$;
 
@@ -404,14 +427,9 @@ begin
     perform /*:*/require(
         octet_length(coalesce(metadata, '')) <= 65536, 'metadata has more than 64 KiB', 'Shorten it.');
     perform /*:*/require_delay('expires_after', coalesce(expires_after, interval '0'));
-    insert into /*:*/outbox_join as j (
-        join_id, grouping_key, status, expected_steps, attached_steps, completed_steps, failed_steps, created_at,
-        updated_at, expires_at, metadata
-    )
-    values ($5, nullif($2, ''), 0, $1, 0, 0, 0, clock_timestamp(), clock_timestamp(), clock_timestamp() + $4,
-            nullif($3, ''))
-    on conflict do nothing;
-    return $5;
+    perform /*:*/add_join(
+        join_id, nullif(grouping_key, ''), expected_steps, nullif(metadata, ''), clock_timestamp() + expires_after);
+    return join_id;
 end
 $body$;
 

@@ -1,4 +1,4 @@
--- Stores one message that is born leased: due at once, without a key and without an expiry; see ready.sql.
+-- Stores one message that is born leased: due at once, without a key and without an expiry.
 -- $1 id, $2 topic, $3 order policy, $4 dedup hash, $5 payload, $6 content type, $7 headers, $8 correlation id,
 -- $9 aggregate type, $10 aggregate id, $11 tenant, $12 priority, $13 occurred at (µs), $14 worker, $15 lease, $16 epoch
 insert into /*:*/outbox (
