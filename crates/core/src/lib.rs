@@ -75,8 +75,8 @@ pub use settings::{SettingInfo, Settings};
 pub use shutdown::{Shutdown, shutdown_signal};
 pub use sink::{Batch, Guarded, LogSink, NullSink, Sink, SinkError, SinkOptions, Verdict};
 pub use store::admin::{
-    Change, Count, Cursor, Filter, Finding, HistoryEntry, Holder, JoinFilter, JoinListing, Listing, Pause,
-    Record, Severity, Stats, StepListing, StoreAdmin, TopicCount,
+    Change, Count, Cursor, Filter, Finding, HistoryEntry, Holder, JoinFilter, JoinListing, Listing, LockWait,
+    Pause, Record, Severity, Stats, StepListing, StoreAdmin, TopicCount,
 };
 pub use store::inbox::{InboxEntry, InboxRecord, InboxStore, Once};
 pub use store::join::JoinStore;

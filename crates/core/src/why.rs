@@ -5,20 +5,24 @@
 
 mod sentences;
 
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use tokio::time::timeout;
 
 use crate::clock::{Clock as _, SystemClock};
 use crate::error::Result;
 use crate::id::MessageId;
 use crate::outcome::{FailureClass, State};
-use crate::store::admin::{Filter, HistoryEntry, MAX_PAGE, Record, StoreAdmin};
+use crate::store::admin::{Filter, HistoryEntry, LockWait, MAX_PAGE, Record, StoreAdmin};
 use crate::topic::Topics;
 use crate::words::{serialize_some_time, serialize_time};
 
 /// By how much the machine's clock may differ from the database's without a message being called not due.
 const TOLERANCE: Duration = Duration::from_secs(1);
+/// After how long without an answer to look for a lock that the answer waits for.
+const LOOK_FOR_LOCKS_AFTER: Duration = Duration::from_millis(400);
 /// How many pages of dead messages of one key are looked at: those that hold nothing back can be many.
 const DEAD_PAGES: usize = 5;
 
@@ -190,6 +194,20 @@ pub enum Reason {
         #[serde(serialize_with = "serialize_some_time")]
         since: Option<SystemTime>,
     },
+    /// A session of the database holds a lock, and sessions that use this outbox wait for it.
+    Blocked {
+        /// The session that holds the lock, as the database's own tools name it.
+        session: String,
+        /// What is known about it.
+        about: String,
+        /// Since when its transaction is open.
+        #[serde(serialize_with = "serialize_some_time")]
+        since: Option<SystemTime>,
+        /// The session that waits.
+        waiter: String,
+        /// For how long it has waited, in milliseconds.
+        waited_ms: u64,
+    },
     /// It lost leases, and is claimed alone, after others.
     Suspect {
         /// How many leases ran out on it.
@@ -237,32 +255,64 @@ pub async fn why(store: &dyn StoreAdmin, id: MessageId, routes: Option<&dyn Rout
 }
 
 /// The same at this time.
+///
+/// If the answer itself waits for a lock, it says so within a second and names the session that holds the lock.
 pub async fn why_at(
     store: &dyn StoreAdmin,
     id: MessageId,
     routes: Option<&dyn Routes>,
     now: SystemTime,
 ) -> Result<Why> {
+    let mut explanation = pin!(explain(store, id, routes, now));
+    loop {
+        if let Ok(explanation) = timeout(LOOK_FOR_LOCKS_AFTER, &mut explanation).await {
+            return explanation;
+        }
+        if let Some(blocked) = blocked(store).await? {
+            return Ok(answer(id, None, vec![blocked], now));
+        }
+    }
+}
+
+async fn explain(
+    store: &dyn StoreAdmin,
+    id: MessageId,
+    routes: Option<&dyn Routes>,
+    now: SystemTime,
+) -> Result<Why> {
     let shown = store.show(id).await?;
-    let reasons = match &shown {
-        None => vec![Reason::Unknown],
-        Some((record, history)) => match record.state {
-            State::Done => vec![done(record)],
-            State::Dead => vec![dead(record, history)],
-            State::Leased => vec![leased(record, now)],
-            State::Ready => ready(store, record, routes, now).await?,
-        },
+    let Some((record, history)) = &shown else { return Ok(answer(id, None, vec![Reason::Unknown], now)) };
+    let reasons = match record.state {
+        State::Done => vec![done(record)],
+        State::Dead => vec![dead(record, history)],
+        State::Leased => [leased(record, now)].into_iter().chain(blocked(store).await?).collect(),
+        State::Ready => ready(store, record, routes, now).await?,
     };
+    Ok(answer(id, Some(record), reasons, now))
+}
+
+fn answer(id: MessageId, record: Option<&Record>, reasons: Vec<Reason>, now: SystemTime) -> Why {
     let sentences: Vec<String> =
         reasons.iter().map(|reason| reason.sentence(now).replace('\n', " ")).collect();
-    let record = shown.as_ref().map(|(record, _)| record);
-    Ok(Why {
+    Why {
         message: id,
         topic: record.map(|record| record.message.topic.to_string()),
         state: record.map(|record| record.state),
         explanation: sentences.join("\n"),
         reasons,
-    })
+    }
+}
+
+/// The lock that sessions of this outbox wait for, if there is one.
+async fn blocked(store: &dyn StoreAdmin) -> Result<Option<Reason>> {
+    let first = store.lock_waits().await?.into_iter().next();
+    Ok(first.map(|LockWait { waiter, waited, holder }| Reason::Blocked {
+        session: holder.session,
+        about: holder.about,
+        since: holder.since,
+        waiter,
+        waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+    }))
 }
 
 fn done(record: &Record) -> Reason {
@@ -316,6 +366,7 @@ async fn ready(
     if let Some(holder) = store.holder(message.id).await? {
         reasons.push(Reason::Held { session: holder.session, about: holder.about, since: holder.since });
     }
+    reasons.extend(blocked(store).await?);
     if message.lease_losses > 0 {
         reasons.push(Reason::Suspect { lease_losses: message.lease_losses });
     }

@@ -7,8 +7,8 @@ use posthaste_core::store::admin::{MAX_PAGE, STATS_CAP};
 use posthaste_core::store::check_batch;
 use posthaste_core::{
     Change, Count, Cursor, Failure, FailureClass, Filter, Finding, HistoryEntry, Holder, Join, JoinFilter,
-    JoinId, JoinListing, JoinStatus, Listing, MessageId, Pause, Record, Result, State, Stats, StepListing,
-    StepStatus, StoreAdmin, Topic, TopicCount, WorkItemId,
+    JoinId, JoinListing, JoinStatus, Listing, LockWait, MessageId, Pause, Record, Result, State, Stats,
+    StepListing, StepStatus, StoreAdmin, Topic, TopicCount, WorkItemId,
 };
 use sqlx_core::database::Database;
 
@@ -238,6 +238,11 @@ impl<D: Dialect> StoreAdmin for SqlStore<D> {
     async fn holder(&self, id: MessageId) -> Result<Option<Holder>> {
         let found = D::holder(&self.connect_options(), self.get_naming(), id).await;
         found.map_err(|error| self.wrap("holder", error))
+    }
+
+    async fn lock_waits(&self) -> Result<Vec<LockWait>> {
+        let waits = D::lock_waits(&self.connect_options(), self.get_naming()).await;
+        waits.map_err(|error| self.wrap("lock waits", error))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

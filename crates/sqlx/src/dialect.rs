@@ -9,7 +9,8 @@ use std::io;
 use std::time::Duration;
 
 use posthaste_core::{
-    Birth, Enqueued, Error, ErrorKind, Finding, Holder, Lease, MessageId, NewMessage, Result, Settlement,
+    Birth, Enqueued, Error, ErrorKind, Finding, Holder, Lease, LockWait, MessageId, NewMessage, Result,
+    Settlement,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::database::Database;
@@ -240,6 +241,16 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         naming: &Naming,
         id: MessageId,
     ) -> impl Future<Output = Result<Option<Holder>, SqlxError>> + Send;
+
+    /// Which of its sessions wait for locks, and for whom, on a connection of its own.
+    #[doc(hidden)]
+    fn lock_waits(
+        options: &ConnectOptions<Self>,
+        naming: &Naming,
+    ) -> impl Future<Output = Result<Vec<LockWait>, SqlxError>> + Send {
+        let _ = (options, naming);
+        async { Ok(Vec::new()) }
+    }
 
     /// A whole script for the database's own client.
     #[doc(hidden)]

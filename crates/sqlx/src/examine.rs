@@ -260,10 +260,11 @@ impl<D: Dialect> SqlStore<D> {
     fn unseen(&self, check: &'static str, error: sqlx_core::Error) -> Result<Finding> {
         let error = self.wrap("examine", error);
         match error.kind() {
-            ErrorKind::Unavailable | ErrorKind::Busy => Err(error),
+            ErrorKind::Unavailable => Err(error),
             kind => {
                 let remedy = match kind {
                     ErrorKind::Permission => "give this role the right to look, or let another one examine",
+                    ErrorKind::Busy => "look again when no session keeps the table locked",
                     _ => "look at it with the database's own tools",
                 };
                 let found = format!("it could not be looked at: {error}");

@@ -14,6 +14,7 @@ mod join;
 mod json;
 mod link;
 mod listen;
+mod locks;
 mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;

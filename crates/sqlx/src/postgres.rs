@@ -7,8 +7,8 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
-    Birth, Enqueued, ErrorKind, Holder, Lease, MessageId, NewMessage, Outcome, Result, Settlement, Uuid,
-    When, WorkItemId,
+    Birth, Enqueued, ErrorKind, Holder, Lease, LockWait, MessageId, NewMessage, Outcome, Result, Settlement,
+    Uuid, When, WorkItemId,
 };
 use sqlx_core::Error as SqlxError;
 use sqlx_core::arguments::Arguments as _;
@@ -122,7 +122,7 @@ impl Dialect for Postgres {
     const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL plan_cache_mode = force_custom_plan; \
          SET LOCAL search_path = pg_catalog, pg_temp";
     const BEGIN_EXAMINATION: Option<&'static str> =
-        Some("BEGIN; SET LOCAL search_path = pg_catalog, pg_temp");
+        Some("BEGIN; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = '500ms'");
     const LISTENS: bool = true;
     // A transaction in which a statement has failed is rolled back by COMMIT, and the driver takes that for success.
     const COMMIT_MAY_ROLL_BACK: bool = true;
@@ -293,6 +293,10 @@ impl Dialect for Postgres {
         id: MessageId,
     ) -> Result<Option<Holder>, SqlxError> {
         holder::postgres::find(options, naming, id).await
+    }
+
+    async fn lock_waits(options: &PgConnectOptions, naming: &Naming) -> Result<Vec<LockWait>, SqlxError> {
+        holder::postgres::lock_waits(options, naming).await
     }
 
     fn print(script: &Script) -> String {

@@ -25,6 +25,7 @@ use crate::arg::{Arg, micros, span_micros};
 use crate::dialect::{ConnectOptions, Connection, Dialect, chunks, codes};
 use crate::error::{silent, unknown, unknown_commit, wrap};
 use crate::link::Link;
+use crate::locks::LastLook;
 use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::options::StoreOptions;
@@ -64,6 +65,7 @@ struct Inner<D: Dialect> {
     keep_done: bool,
     answer_timeout: Duration,
     endpoint: String,
+    last_look: Arc<LastLook>,
 }
 
 impl<D: Dialect> Clone for SqlStore<D> {
@@ -169,7 +171,8 @@ impl<D: Dialect> SqlStore<D> {
         let statements = Statements::new(&D::FILES, &naming);
         let StoreOptions { keep_done, answer_timeout, .. } = *options;
         let pools = Arc::new(pools);
-        Self(Arc::new(Inner { pools, naming, statements, keep_done, answer_timeout, endpoint }))
+        let last_look = Arc::default();
+        Self(Arc::new(Inner { pools, naming, statements, keep_done, answer_timeout, endpoint, last_look }))
     }
 
     fn checked(options: &StoreOptions) -> Result<Naming> {
@@ -206,9 +209,9 @@ impl<D: Dialect> SqlStore<D> {
     /// Answers the version that is there now. It runs on a connection of its own, only when it is called.
     pub async fn migrate(&self) -> Result<u32> {
         let script = Script::new(&D::FILES, &self.0.naming);
-        let outcome = D::migrate(&self.0.pools.connect_options(), &script).await;
-        outcome
-            .map_err(|error| self.wrap("migrate", error))?
+        let options = self.0.pools.connect_options();
+        self.watched("migrate", D::migrate(&options, &script))
+            .await?
             .map_err(|error| error.during("migrate").with_context("database", &self.0.endpoint))
     }
 
@@ -232,7 +235,7 @@ impl<D: Dialect> SqlStore<D> {
     /// The same store with another choice about what is done; it shares the connections.
     #[must_use]
     pub fn keep_done(&self, keep: bool) -> Self {
-        let Inner { pools, naming, statements, endpoint, .. } = &*self.0;
+        let Inner { pools, naming, statements, endpoint, last_look, .. } = &*self.0;
         Self(Arc::new(Inner {
             pools: Arc::clone(pools),
             naming: naming.clone(),
@@ -240,6 +243,7 @@ impl<D: Dialect> SqlStore<D> {
             keep_done: keep,
             answer_timeout: self.0.answer_timeout,
             endpoint: endpoint.clone(),
+            last_look: Arc::clone(last_look),
         }))
     }
 
@@ -253,6 +257,14 @@ impl<D: Dialect> SqlStore<D> {
 
     pub(crate) fn connect_options(&self) -> ConnectOptions<D> {
         self.0.pools.connect_options()
+    }
+
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.0.endpoint
+    }
+
+    pub(crate) fn last_look(&self) -> &LastLook {
+        &self.0.last_look
     }
 
     pub(crate) fn statements(&self) -> &Statements {
@@ -280,11 +292,10 @@ impl<D: Dialect> SqlStore<D> {
         let keeps_leases = matches!(operation, "settle" | "renew");
         let patience = self.0.answer_timeout / if keeps_leases { 3 } else { 1 };
         let began = Instant::now();
-        let answer = timeout(patience, call).await.map_err(|_| {
+        timeout(patience, self.watched(operation, call)).await.unwrap_or_else(|_| {
             self.0.pools.fell_silent(began);
-            silent(operation, &self.0.endpoint, patience)
-        });
-        answer?.map_err(|error| self.wrap(operation, error))
+            Err(silent(operation, &self.0.endpoint, patience))
+        })
     }
 
     /// Begins a transaction of our own: with [`Dialect::BEGIN`], or to only read, with [`Dialect::BEGIN_READ`].

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use posthaste_core::{
     Attached, Birth, Change, ClaimRequest, Cursor, EndedJoin, Enqueued, Error, ErrorKind, Expired, Filter,
     Finding, HistoryEntry, Holder, InboxEntry, InboxRecord, InboxStore, Join, JoinFilter, JoinId,
-    JoinListing, JoinStore, Lease, Listing, Look, Message, MessageId, NewJoin, NewMessage, Once, Pause,
-    Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement, Stats, StepEnd,
+    JoinListing, JoinStore, Lease, Listing, LockWait, Look, Message, MessageId, NewJoin, NewMessage, Once,
+    Pause, Reaped, Record, Reported, Result, Retention, Settled, SettledBatch, Settlement, Stats, StepEnd,
     StepListing, Store, StoreAdmin, Topics, TransactionalStore, Transactions, Turn, WorkItemId,
 };
 use tokio::sync::{Notify, Semaphore};
@@ -434,6 +434,11 @@ impl<S: StoreAdmin> StoreAdmin for Counting<S> {
     async fn holder(&self, id: MessageId) -> Result<Option<Holder>> {
         self.count("holder")?;
         self.store.holder(id).await
+    }
+
+    async fn lock_waits(&self) -> Result<Vec<LockWait>> {
+        self.count("lock_waits")?;
+        self.store.lock_waits().await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

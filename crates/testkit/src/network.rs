@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use posthaste_core::{
     Change, ClaimRequest, Cursor, Enqueued, Error, ErrorKind, Expired, Filter, Finding, HistoryEntry, Holder,
-    Join, JoinFilter, JoinId, JoinListing, Lease, Listing, Look, MemoryStore, Message, MessageId, NewMessage,
-    Pause, Reaped, Record, Result, Retention, Settled, SettledBatch, Settlement, Source, Stats, StepListing,
-    Store, StoreAdmin, Topics, Turn,
+    Join, JoinFilter, JoinId, JoinListing, Lease, Listing, LockWait, Look, MemoryStore, Message, MessageId,
+    NewMessage, Pause, Reaped, Record, Result, Retention, Settled, SettledBatch, Settlement, Source, Stats,
+    StepListing, Store, StoreAdmin, Topics, Turn,
 };
 use tokio::time::{Instant, sleep};
 
@@ -472,6 +472,10 @@ impl StoreAdmin for Remote {
 
     async fn holder(&self, id: MessageId) -> Result<Option<Holder>> {
         self.reached(self.store.holder(id)).await
+    }
+
+    async fn lock_waits(&self) -> Result<Vec<LockWait>> {
+        self.reached(self.store.lock_waits()).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here may scan the queue: a look at a system in trouble must not make its trouble worse.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -14,6 +15,7 @@ use crate::outcome::{FailureClass, State};
 use crate::store::{MAX_BATCH, Store, check_batch};
 use crate::text;
 use crate::topic::{Topic, Topics};
+use crate::words::moment;
 
 /// Up to how many rows statistics count exactly, per state.
 pub const STATS_CAP: u32 = 10_000;
@@ -255,7 +257,7 @@ impl Pause {
     }
 }
 
-/// A session of the database that keeps a message's row locked, so that claims pass it over.
+/// A session of the database that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Holder {
     /// Which one, as the database's own tools name it, for people to find it and to end it.
@@ -264,6 +266,30 @@ pub struct Holder {
     pub about: String,
     /// Since when its transaction is open.
     pub since: Option<SystemTime>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.session)?;
+        if !self.about.is_empty() {
+            write!(f, " ({})", self.about)?;
+        }
+        match self.since {
+            Some(since) => write!(f, ", open since {}", moment(since)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A session that uses an outbox and waits for a lock of another session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockWait {
+    /// The session that waits, as the database's own tools name it.
+    pub waiter: String,
+    /// For how long it has waited.
+    pub waited: Duration,
+    /// The session that holds the lock.
+    pub holder: Holder,
 }
 
 /// How bad a finding is.
@@ -441,6 +467,15 @@ pub trait StoreAdmin: Store {
     /// - Changes nothing, and waits for a lock for a second at most.
     async fn holder(&self, _id: MessageId) -> Result<Option<Holder>> {
         Ok(None)
+    }
+
+    /// Lists the sessions that use this outbox and wait for a lock, each with the session that holds it. By default none.
+    ///
+    /// # Behavior
+    /// - Changes nothing, and answers while claims and settlements wait.
+    /// - At most 20; first those whose holder waits for nothing itself.
+    async fn lock_waits(&self) -> Result<Vec<LockWait>> {
+        Ok(Vec::new())
     }
 
     /// Looks at whether the database is set up so that posthaste's promises hold: durability, version, tables and indexes,

@@ -4,7 +4,7 @@
 //! from the terminal.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::{Blocker, Reason};
 use crate::outcome::State;
@@ -108,6 +108,11 @@ impl Reason {
             Self::Held { session, about, since } => format!(
                 "{session} keeps its row locked{} ({about}): let it commit, or end it",
                 since.map(|since| format!(" since {}", moment(since))).unwrap_or_default()
+            ),
+            Self::Blocked { session, about, since, waiter, waited_ms } => format!(
+                "{waiter} has waited {} for a lock of {session} ({about}){}: let {session} commit, or end it",
+                duration(Duration::from_millis(*waited_ms)),
+                since.map(|since| format!(", whose transaction is open since {}", moment(since))).unwrap_or_default()
             ),
             Self::Suspect { lease_losses } => format!(
                 "{} ran out on it, so it is claimed alone, and after others: look at what its workers did then",

@@ -36,6 +36,12 @@ pub(crate) const CHECKS: &[Check] = &[
         judge: transactions,
     },
     Check {
+        name: "locks",
+        sql: include_str!("../../sql/postgres/holder/waits.sql"),
+        takes_names: true,
+        judge: locks,
+    },
+    Check {
         name: "autovacuum",
         sql: include_str!("../../sql/postgres/examine/autovacuum.sql"),
         takes_names: true,
@@ -99,27 +105,17 @@ fn durability(_: &Subject, rows: &Rows) -> Found {
 }
 
 fn tables(_: &Subject, rows: &Rows) -> Found {
-    let not_as_they_should_be = |is: &str| {
-        let wrong = rows.iter().filter(|row| row.get(1) != row.get(2));
-        let wrong = wrong.filter(|row| row.get(1).and_then(Option::as_deref) == Some(is));
-        wrong.filter_map(|row| row.first()?.as_deref()).collect::<Vec<_>>().join(", ")
-    };
-    let (unlogged, logged) = (not_as_they_should_be("u"), not_as_they_should_be("p"));
-    if !unlogged.is_empty() {
-        Found::bad(
-            Severity::Danger,
-            format!("{unlogged} is unlogged"),
-            "alter table … set logged: an unlogged table is empty after a crash",
-        )
-    } else if !logged.is_empty() {
-        Found::bad(
-            Severity::Danger,
-            format!("{logged} is logged"),
-            "alter table … set unlogged: it is how a crash of the server is noticed, which may have forgotten leases",
-        )
-    } else {
-        Found::fine(format!("all {} are logged, but for the one that tells of a crash", rows.len()))
+    let is_unlogged = |row: &&Vec<Option<String>>| row.get(1).and_then(Option::as_deref) == Some("u");
+    let unlogged: Vec<&str> =
+        rows.iter().filter(is_unlogged).filter_map(|row| row.first()?.as_deref()).collect();
+    if unlogged.is_empty() {
+        return Found::fine(format!("all {} are logged", rows.len()));
     }
+    Found::bad(
+        Severity::Danger,
+        format!("{} is unlogged", unlogged.join(", ")),
+        "alter table … set logged: an unlogged table is empty after a crash",
+    )
 }
 
 /// Beside the oldest: how many sessions there are of which nothing may be seen.
@@ -135,6 +131,42 @@ fn transactions(_: &Subject, rows: &Rows) -> Found {
         format!("{}; of {hidden} sessions of others nothing may be seen", found.found),
         "grant pg_read_all_stats to this role, or let another one examine",
     )
+}
+
+/// The sessions that wait for locks: see holder/waits.sql.
+fn locks(_: &Subject, rows: &Rows) -> Found {
+    if rows.is_empty() {
+        return Found::fine("no session waits for one");
+    }
+    let text = |row: &[Option<String>], column: usize| row.get(column).cloned().flatten().unwrap_or_default();
+    let wait = |row: &Vec<Option<String>>| {
+        let about = [("user", 5), ("program", 6), ("", 8)].map(|(what, column)| (what, text(row, column)));
+        let about: Vec<String> = about
+            .into_iter()
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(what, text)| format!("{what} {text}").trim().to_owned())
+            .collect();
+        let holder = match text(row, 4).as_str() {
+            "0" => "a prepared transaction".to_owned(),
+            pid => format!("session {pid} ({})", about.join(", ")),
+        };
+        match text(row, 0).as_str() {
+            "" => format!("{holder} keeps a table locked"),
+            waiter => {
+                let waited = text(row, 3).parse().map_or(0.0, |millis: f64| millis / 1_000.0);
+                format!("session {waiter} has waited {waited:.1} s for {holder}")
+            }
+        }
+    };
+    let waits: Vec<String> = rows.iter().take(3).map(wait).collect();
+    let more = if rows.len() > waits.len() {
+        format!(", and {} more", rows.len() - waits.len())
+    } else {
+        String::new()
+    };
+    let found = format!("{}{more}", waits.join("; "));
+    let remedy = "let the session that holds the lock commit, or end it: select pg_terminate_backend(…)";
+    Found::bad(Severity::Warning, found, remedy)
 }
 
 fn autovacuum(_: &Subject, rows: &Rows) -> Found {

@@ -49,6 +49,7 @@ async fn postgres_as_made() {
         "tables",
         "indexes",
         "oldest transaction",
+        "locks",
         "autovacuum",
         "isolation",
         "numbers",

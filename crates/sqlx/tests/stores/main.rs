@@ -16,6 +16,7 @@ mod inbox;
 mod isolation;
 mod languages;
 mod leases;
+mod locks;
 mod plans;
 mod refusals;
 mod roles;

@@ -74,7 +74,7 @@ async fn routines(fixture: &PgFixture, name: &str) -> BTreeSet<&'static str> {
             match Postgres::run(&mut connection, (*call).to_owned()).await {
                 Ok(()) => drop(may.insert(routine.name)),
                 Err(error) => {
-                    assert!(error.to_string().contains("permission denied"), "{call} as {name}: {error}")
+                    assert!(error.to_string().contains("permission denied"), "{call} as {name}: {error}");
                 }
             }
             Postgres::run(&mut connection, "rollback".to_owned()).await.unwrap();
