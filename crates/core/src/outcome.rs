@@ -305,6 +305,9 @@ pub enum Settled {
     /// It did not: there is no such row any more. After an ack that may mean that the ack took place before, and the
     /// store does not keep what is done.
     Gone,
+    /// It did not: another session of the database has locked the message, or a join that it is a step of. Nothing was
+    /// changed, the lease is still held, and the same settlement can be tried again.
+    Locked,
 }
 
 impl Settled {
@@ -314,6 +317,7 @@ impl Settled {
             0 => Ok(Self::Applied),
             1 => Ok(Self::Lost),
             2 => Ok(Self::Gone),
+            3 => Ok(Self::Locked),
             _ => Err(Error::new(ErrorKind::Codec, "unknown settlement result").with_context("code", code)),
         }
     }
@@ -333,7 +337,7 @@ mod tests {
         assert!(
             State::from_code(9).is_err()
                 && FailureClass::from_code(0).is_err()
-                && Settled::from_code(3).is_err()
+                && Settled::from_code(4).is_err()
         );
     }
 

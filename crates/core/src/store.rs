@@ -321,6 +321,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - Answers one [`Settled`] per settlement, in their order. Only a leased message whose epoch is the lease's
     ///   changes; that its lease has run out does not matter as long as nobody took the message over.
     /// - An ack of a message that is done with the same epoch is [`Settled::Applied`].
+    /// - A message that another session of the database keeps locked for seconds is [`Settled::Locked`], or the whole call fails as
+    ///   [`Busy`](crate::ErrorKind::Busy) if the database cannot pass it; with the former, the others are settled.
     /// - Ack: done, or no longer there if the store does not keep what is done. Abandon: ready after the delay with one
     ///   attempt more (none more for classes that cost none), or dead if that reaches `max_attempts`. Defer: ready
     ///   after the delay. Release: ready at once. Fail: dead. Abandon and fail record their failure.

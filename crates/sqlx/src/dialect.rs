@@ -164,14 +164,19 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         async { Ok(Self::execute(connection, statement, args).await? > 0) }
     }
 
+    /// Whether [`settle`](Self::settle) can pass messages that other sessions have locked.
+    #[doc(hidden)]
+    const PASSES_LOCKED: bool = false;
+
     /// Answers a code for each settlement, which come in the order of their leases, or one that holds for all, and then the joins
-    /// that ended by them, with no code.
+    /// that ended by them, with no code. Waits for messages that other sessions have locked, unless it is to pass them.
     #[doc(hidden)]
     fn settle(
         connection: &mut Connection<Self>,
         statements: &Statements,
         settlements: &[&Settlement],
         keep_done: bool,
+        passes_locked: bool,
     ) -> impl Future<Output = Result<Vec<<Self::Db as Database>::Row>, SqlxError>> + Send;
     /// Runs a statement that may end messages, and counts them in their joins in the same transaction. Joins that end by it
     /// are the rows whose first column is null.

@@ -1,6 +1,7 @@
 //! Statements of ours that wait for a lock: which session holds it, for the log and for errors.
 
 use std::pin::pin;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::{Error, ErrorKind, Holder, Result};
@@ -16,12 +17,33 @@ use crate::store::SqlStore;
 const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// All statements that wait share what was found for this long.
 const FRESH: Duration = Duration::from_millis(900);
+/// After a locked message, settlements do not wait for such a one for this long.
+const RECENT: Duration = Duration::from_secs(5);
 /// Looking for the session takes no longer than this.
 const LOOK_FOR: Duration = Duration::from_secs(5);
 
 /// The last look at what statements wait for.
 #[derive(Debug, Default)]
 pub(crate) struct LastLook(Mutex<Option<(Instant, Option<Holder>)>>);
+
+/// When a settlement last met a message that another session has locked.
+#[derive(Debug, Default)]
+pub(crate) struct LockMet(std::sync::Mutex<Option<Instant>>);
+
+impl LockMet {
+    pub(crate) fn note(&self) {
+        *self.lock() = Some(Instant::now());
+    }
+
+    /// Whether to expect another one: then settlements do not wait at all.
+    pub(crate) fn is_recent(&self) -> bool {
+        self.lock().is_some_and(|at| at.elapsed() < RECENT)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl<D: Dialect> SqlStore<D> {
     /// Waits for a statement, and looks for the session that it waits for if it takes long.

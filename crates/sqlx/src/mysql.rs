@@ -225,6 +225,7 @@ impl Dialect for MySql {
         statements: &Statements,
         settlements: &[&Settlement],
         keep_done: bool,
+        _passes_locked: bool,
     ) -> Result<Vec<MySqlRow>, SqlxError> {
         let order = order_by_item(settlements, |settlement| settlement.lease);
         let sorted: Vec<&Settlement> = order.iter().map(|index| settlements[*index]).collect();

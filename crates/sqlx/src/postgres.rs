@@ -124,6 +124,7 @@ impl Dialect for Postgres {
     const BEGIN_EXAMINATION: Option<&'static str> =
         Some("BEGIN; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = '500ms'");
     const LISTENS: bool = true;
+    const PASSES_LOCKED: bool = true;
     // A transaction in which a statement has failed is rolled back by COMMIT, and the driver takes that for success.
     const COMMIT_MAY_ROLL_BACK: bool = true;
     const MAX_INSERT_BYTES: usize = 64 << 20;
@@ -237,10 +238,12 @@ impl Dialect for Postgres {
         statements: &Statements,
         settlements: &[&Settlement],
         keep_done: bool,
+        passes_locked: bool,
     ) -> Result<Vec<PgRow>, SqlxError> {
-        let (statement, args) = match (ack_args(settlements, keep_done), &statements.shortcuts) {
+        let acks = if passes_locked { None } else { ack_args(settlements, keep_done) };
+        let (statement, args) = match (acks, &statements.shortcuts) {
             (Some(args), Some(shortcuts)) => (&shortcuts.ack, args),
-            _ => (&statements.settle, settle_args(settlements, keep_done)),
+            _ => (&statements.settle, settle_args(settlements, keep_done, passes_locked)),
         };
         query_with_result(statement.sql(), args).fetch_all(connection).await
     }
@@ -568,7 +571,11 @@ fn ack_args(settlements: &[&Settlement], keep_done: bool) -> Option<Result<PgArg
     Some(added.and_then(|()| args.add(keep_done)).map(|()| args))
 }
 
-fn settle_args(settlements: &[&Settlement], keep_done: bool) -> Result<PgArguments, BoxDynError> {
+fn settle_args(
+    settlements: &[&Settlement],
+    keep_done: bool,
+    passes_locked: bool,
+) -> Result<PgArguments, BoxDynError> {
     fn column<'a, T>(settlements: &[&'a Settlement], value: impl Fn(&'a Settlement) -> T) -> Vec<T> {
         settlements.iter().map(|settlement| value(settlement)).collect()
     }
@@ -583,6 +590,7 @@ fn settle_args(settlements: &[&Settlement], keep_done: bool) -> Result<PgArgumen
     args.add(keep_done)?;
     args.add(column(settlements, |s| s.outcome.max_age().map(span_micros)))?;
     args.add(column(settlements, Settlement::encoded_handled))?;
+    args.add(passes_locked)?;
     Ok(args)
 }
 

@@ -224,6 +224,7 @@ impl Dialect for Sqlite {
         statements: &Statements,
         settlements: &[&Settlement],
         keep_done: bool,
+        _passes_locked: bool,
     ) -> Result<Vec<SqliteRow>, SqlxError> {
         let mut args = SqliteArguments::default();
         args.add(json::settlements(settlements))

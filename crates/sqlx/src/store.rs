@@ -25,7 +25,7 @@ use crate::arg::{Arg, micros, span_micros};
 use crate::dialect::{ConnectOptions, Connection, Dialect, chunks, codes};
 use crate::error::{silent, unknown, unknown_commit, wrap};
 use crate::link::Link;
-use crate::locks::LastLook;
+use crate::locks::{LastLook, LockMet};
 use crate::migrate::Script;
 use crate::naming::Naming;
 use crate::options::StoreOptions;
@@ -66,6 +66,7 @@ struct Inner<D: Dialect> {
     answer_timeout: Duration,
     endpoint: String,
     last_look: Arc<LastLook>,
+    lock_met: Arc<LockMet>,
 }
 
 impl<D: Dialect> Clone for SqlStore<D> {
@@ -171,8 +172,17 @@ impl<D: Dialect> SqlStore<D> {
         let statements = Statements::new(&D::FILES, &naming);
         let StoreOptions { keep_done, answer_timeout, .. } = *options;
         let pools = Arc::new(pools);
-        let last_look = Arc::default();
-        Self(Arc::new(Inner { pools, naming, statements, keep_done, answer_timeout, endpoint, last_look }))
+        let (last_look, lock_met) = (Arc::default(), Arc::default());
+        Self(Arc::new(Inner {
+            pools,
+            naming,
+            statements,
+            keep_done,
+            answer_timeout,
+            endpoint,
+            last_look,
+            lock_met,
+        }))
     }
 
     fn checked(options: &StoreOptions) -> Result<Naming> {
@@ -235,7 +245,7 @@ impl<D: Dialect> SqlStore<D> {
     /// The same store with another choice about what is done; it shares the connections.
     #[must_use]
     pub fn keep_done(&self, keep: bool) -> Self {
-        let Inner { pools, naming, statements, endpoint, last_look, .. } = &*self.0;
+        let Inner { pools, naming, statements, endpoint, last_look, lock_met, .. } = &*self.0;
         Self(Arc::new(Inner {
             pools: Arc::clone(pools),
             naming: naming.clone(),
@@ -244,6 +254,7 @@ impl<D: Dialect> SqlStore<D> {
             answer_timeout: self.0.answer_timeout,
             endpoint: endpoint.clone(),
             last_look: Arc::clone(last_look),
+            lock_met: Arc::clone(lock_met),
         }))
     }
 
@@ -366,13 +377,27 @@ impl<D: Dialect> SqlStore<D> {
 
     async fn settle_once(&self, settlements: &[&Settlement]) -> Result<SettledBatch> {
         let mut link = self.acquire("settle").await?;
-        let settle = D::settle(&mut link, &self.0.statements, settlements, self.0.keep_done);
-        let rows = self.answer("settle", settle).await?;
+        let mut passes_locked = D::PASSES_LOCKED && self.0.lock_met.is_recent();
+        let answer = loop {
+            let settle =
+                D::settle(&mut link, &self.0.statements, settlements, self.0.keep_done, passes_locked);
+            let answer = self.answer("settle", settle).await;
+            let is_busy = answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+            if !is_busy || passes_locked || !D::PASSES_LOCKED {
+                break answer;
+            }
+            // Another session has locked one of them. The others need not wait for it.
+            passes_locked = true;
+        };
+        let rows = answer?;
         let (codes, joins) = row::ended_joins(&rows)?;
         let mut settled =
             codes.into_iter().map(|row| Settled::from_code(row.small(0)?)).collect::<Result<Vec<_>>>()?;
         if let [all] = settled[..] {
             settled.resize(settlements.len(), all);
+        }
+        if settled.contains(&Settled::Locked) {
+            self.0.lock_met.note();
         }
         Ok(SettledBatch { settled, joins })
     }

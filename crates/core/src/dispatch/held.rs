@@ -115,6 +115,8 @@ pub(super) struct Decided {
     pub(super) is_settling: bool,
     /// How often the store has refused it by itself.
     pub(super) refusals: u32,
+    /// How often another session had locked its message.
+    pub(super) locks_met: u32,
     /// Whether to claim at once when it is settled: the message was given back only because this worker could not tell
     /// whether it is paused.
     pub(super) then_look: bool,

@@ -25,6 +25,8 @@ use crate::outcome::{Outcome, Settled, Settlement};
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause between two tries to settle.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause between two tries to settle a message that another session has locked.
+const LONGEST_LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// How often an outcome may be refused by itself before it is given up.
 const MOST_REFUSALS: u32 = 8;
 /// A store that refuses so many different outcomes in a row refuses everything: it is down, and none of them is to blame.
@@ -36,6 +38,8 @@ pub(super) struct Settler {
     home: Arc<dyn Home>,
     /// The leases to settle, in this order.
     line: VecDeque<Lease>,
+    /// Leases of messages that other sessions of the database have locked, and when to try them again.
+    locked: Vec<(Instant, Lease)>,
     /// Whether another message waits for one of them to be settled.
     is_awaited: bool,
     is_settling: bool,
@@ -65,6 +69,7 @@ impl Settler {
         Self {
             home,
             line: VecDeque::new(),
+            locked: Vec::new(),
             is_awaited: false,
             is_settling: false,
             settled_at: None,
@@ -85,8 +90,13 @@ impl Settler {
         let lease = settlement.lease;
         let is_held = held.change(lease, |holding| {
             self.is_awaited |= holding.message.key.is_some();
-            holding.stage =
-                Stage::Decided(Decided { settlement, is_settling: false, refusals: 0, then_look });
+            holding.stage = Stage::Decided(Decided {
+                settlement,
+                is_settling: false,
+                refusals: 0,
+                locks_met: 0,
+                then_look,
+            });
         });
         if is_held {
             self.line.push_back(lease);
@@ -116,6 +126,7 @@ impl Settler {
     ) -> Option<Vec<Settlement>> {
         if held.counts().decided == 0 {
             self.line.clear();
+            self.locked.clear();
             if !self.is_settling && self.is_paused() {
                 // Every outcome that could not be settled has lost its lease.
                 self.works_again();
@@ -125,7 +136,7 @@ impl Settler {
         if self.is_settling || self.next_wakeup(held, hurry).is_some_and(|at| now < at) {
             return None;
         }
-        (self.settled_at, self.is_awaited, self.is_settling) = (Some(now), false, true);
+        self.line.extend(self.locked.extract_if(.., |(at, _)| *at <= now).map(|(_, lease)| lease));
         let mut settlements = Vec::with_capacity(self.batch.min(held.counts().decided));
         while settlements.len() < self.batch
             && let Some(lease) = self.line.pop_front()
@@ -148,6 +159,10 @@ impl Settler {
                 break;
             }
         }
+        if settlements.is_empty() {
+            return None;
+        }
+        (self.settled_at, self.is_awaited, self.is_settling) = (Some(now), false, true);
         Some(settlements)
     }
 
@@ -155,13 +170,22 @@ impl Settler {
     /// after a settlement, but a message of the same key, a drain and a shutdown do not wait for them.
     pub(super) fn next_wakeup(&self, held: &Held, hurry: bool) -> Option<Instant> {
         let decided = held.counts().decided;
+        let locked = self.locked.iter().filter(|(_, lease)| held.get(*lease).is_some());
         // A time that has passed would wake the loop again and again while a settlement is under way.
         if self.is_settling || decided == 0 {
             return None;
         }
-        let gathered = decided >= self.batch || hurry || self.is_awaited;
+        let (waiting, unlocked) =
+            locked.fold((0, None), |(count, first), (at, _)| (count + 1, earlier(first, *at)));
+        let ready = decided - waiting;
+        let gathered = ready >= self.batch || hurry || self.is_awaited;
         let interval = self.home.plan().settings.settle_interval;
         let next = self.settled_at.map(|last| last + interval).filter(|_| !gathered);
+        let next = match unlocked {
+            Some(at) if ready == 0 => Some(at),
+            Some(at) => next.map(|next| next.min(at)),
+            None => next,
+        };
         self.retry_at.max(next)
     }
 
@@ -170,13 +194,37 @@ impl Settler {
         (self.is_settling, self.refused) = (false, 0);
         self.works_again();
         self.batch = (self.batch * 2).min(self.home.plan().settings.settle_batch as usize);
+        let is_locked = |(_, answer): &(&Lease, &Settled)| **answer == Settled::Locked;
+        leases.iter().zip(answers).filter(is_locked).for_each(|(lease, _)| self.set_aside(held, *lease));
         let mut books = Books::new(&*self.home);
-        for (lease, answer) in leases.iter().zip(answers) {
+        for (lease, answer) in leases.iter().zip(answers).filter(|pair| !is_locked(pair)) {
             if let Some(Holding { message, stage: Stage::Decided(decided), .. }) = held.remove(*lease) {
                 books.enter(&message, &decided, *answer);
             }
         }
         books.close()
+    }
+
+    /// Another session has locked this message: its outcome waits, and the others go on.
+    fn set_aside(&mut self, held: &mut Held, lease: Lease) {
+        let mut locks_met = None;
+        held.change(lease, |holding| {
+            let Stage::Decided(decided) = &mut holding.stage else { return };
+            decided.is_settling = false;
+            decided.locks_met += 1;
+            locks_met = Some(decided.locks_met);
+            if decided.locks_met == 1 {
+                let message = &holding.message;
+                warn!(
+                    message_id = %message.id, topic = message.topic.as_str(), store = %self.home.name(),
+                    "message is locked by another session, its settlement waits"
+                );
+            }
+        });
+        if let Some(locks_met) = locks_met {
+            let pause = (FIRST_PAUSE * 2u32.pow(locks_met.min(8))).min(LONGEST_LOCK_PAUSE);
+            self.locked.push((Instant::now() + pause, lease));
+        }
     }
 
     /// The store could not be told of these outcomes. Returns the lease to forget, if one of them is to blame.
@@ -248,6 +296,10 @@ impl Settler {
         }
         self.retry_at = None;
     }
+}
+
+fn earlier(first: Option<Instant>, at: Instant) -> Option<Instant> {
+    Some(first.map_or(at, |first| first.min(at)))
 }
 
 fn was_refused(held: &Held, lease: Lease) -> bool {

@@ -1,15 +1,19 @@
-//! P8: what still waits for another session names that session within a second: the log, errors, `why` and the doctor.
+//! Rows that another session keeps locked: they hold up no settlement but their own, and the log, errors, `why` and the doctor name the
+//! session.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_core::{
-    ClaimRequest, ErrorKind, Lease, MessageId, NewMessage, Outcome, Reason, Settlement, Severity, Store as _,
-    StoreAdmin as _, WorkerId, why,
+    ClaimRequest, ErrorKind, Failure, JoinStore as _, Lease, Message, MessageId, NewJoin, NewMessage, Outbox,
+    Outcome, Reason, Schedule, Settings, Settled, Settlement, Severity, Shutdown, Store as _,
+    StoreAdmin as _, WorkerId, handled, why,
 };
 use posthaste_sqlx::{PgStore, Postgres};
 use posthaste_testkit::Fixture;
 use posthaste_testkit::Logs;
 use sqlx_core::pool::PoolOptions;
+use tokio::sync::Semaphore;
 
 use crate::fixture::{Backend, PgFixture};
 
@@ -112,11 +116,13 @@ async fn a_settlement_that_waits_is_told() {
     let mut tx = fixture.begin().await;
     let pid = Postgres::texts(&mut tx, "select pg_backend_pid()::text".to_owned()).await.unwrap().remove(0);
     Postgres::run(&mut tx, format!("select from outbox where message_id = '{id}' for update")).await.unwrap();
-    let settle = || {
-        let store = fixture.store.clone();
-        tokio::spawn(async move { store.settle(&[Settlement::new(lease, Outcome::Ack)]).await })
+    let Lease { item, epoch } = lease;
+    let ack = || {
+        let users = fixture.users.clone();
+        let ack = format!("select ack({}, {epoch})", item.get());
+        tokio::spawn(async move { Postgres::run(&mut users.acquire().await.unwrap(), ack).await })
     };
-    let settling = [settle(), settle()];
+    let settling = [ack(), ack()];
     let begin = Instant::now();
     let waits = loop {
         let waits = fixture.store.lock_waits().await.unwrap();
@@ -138,4 +144,113 @@ async fn a_settlement_that_waits_is_told() {
     }
     fixture.destroy().await;
     other.destroy().await;
+}
+
+/// A message that another session has locked, and one whose join is locked, are told; the others of the batch are settled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_message_holds_up_no_others() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let store = &fixture.store;
+    let messages: Vec<NewMessage> = (0..8).map(|_| NewMessage::bytes("t", "x").build().unwrap()).collect();
+    store.enqueue(&messages).await.unwrap();
+    let (step, locked) = (messages[2].id(), messages[5].id());
+    let mut tx = fixture.begin().await;
+    let join = NewJoin::expecting(2).build().unwrap();
+    store.start_join(&mut tx, &join).await.unwrap();
+    store.attach(&mut tx, join.id(), &[step]).await.unwrap();
+    fixture.commit(tx).await;
+    let claimed = store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
+
+    let mut tx = fixture.begin().await;
+    let lock = format!("select from outbox where message_id = '{locked}' for update");
+    Postgres::run(&mut tx, format!("{lock}; select from outbox_join for update")).await.unwrap();
+    let answers = async |outcome: Outcome, messages: &[Message]| {
+        let settlements: Vec<_> =
+            messages.iter().map(|message| Settlement::new(message.lease(), outcome.clone())).collect();
+        let settled = store.settle(&settlements).await.unwrap().settled;
+        let ids = messages.iter().map(|message| message.id);
+        ids.zip(settled).filter(|(_, answer)| *answer != Settled::Applied).collect::<Vec<_>>()
+    };
+    assert_eq!(answers(Outcome::Ack, &claimed[..4]).await, [(step, Settled::Locked)]);
+    let fail = Outcome::Fail { failure: Failure::permanent("no") };
+    assert_eq!(answers(fail, &claimed[4..]).await, [(locked, Settled::Locked)]);
+    let lasting = Duration::from_secs(60);
+    let held = [claimed[2].lease(), claimed[5].lease()];
+    assert_eq!(store.renew(&held, lasting).await.unwrap(), [Settled::Applied; 2], "they are still held");
+    fixture.rollback(tx).await;
+
+    let rest = [claimed[2].clone(), claimed[5].clone()];
+    assert_eq!(answers(Outcome::Ack, &rest).await, []);
+    let joins = fixture.texts("select completed_steps::text from outbox_join").await;
+    assert_eq!(joins, ["1"], "counted once");
+    fixture.destroy().await;
+}
+
+/// An outbox delivers everything else while another session keeps one of its messages locked, and that one once it is free; each once.
+#[tokio::test]
+async fn an_outbox_goes_on_beside_a_locked_message() {
+    if !PgFixture::available() {
+        return;
+    }
+    let fixture = PgFixture::create().await;
+    let logs = Logs::default();
+    let _listening = tracing::subscriber::set_default(logs.clone());
+    let messages: Vec<NewMessage> = (0..40).map(|_| NewMessage::bytes("t", "x").build().unwrap()).collect();
+    fixture.store.enqueue(&messages).await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    let mut settings = Settings::default();
+    (settings.workers, settings.reap) = (40, Schedule::off());
+    let entering = Arc::clone(&gate);
+    let outbox = Outbox::builder(fixture.store.clone())
+        .settings(settings)
+        .on_topic("t", move |_: Message| {
+            let entering = Arc::clone(&entering);
+            async move {
+                entering.acquire().await.unwrap().forget();
+                handled()
+            }
+        })
+        .build()
+        .await
+        .unwrap();
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn(outbox.run(shutdown.clone()));
+    let leased = async || {
+        fixture
+            .texts("select coalesce(sum(upper(i) - lower(i)), 0)::text from outbox_lease, unnest(items) i")
+            .await
+    };
+    until("all are leased", async || leased().await == ["40"]).await;
+    let mut tx = fixture.begin().await;
+    let lock = format!("select from outbox where message_id = '{}' for update", messages[7].id());
+    Postgres::run(&mut tx, lock).await.unwrap();
+    gate.add_permits(40);
+
+    let done = async || fixture.texts("select count(*)::text from outbox where state = 2").await;
+    until("the others are done", async || done().await == ["39"]).await;
+    until("the lock is logged", async || !logs.events(LOCKED).is_empty()).await;
+    fixture.rollback(tx).await;
+    until("all are done", async || done().await == ["40"]).await;
+    shutdown.begin();
+    running.await.unwrap().unwrap();
+    let lines = logs.events(LOCKED);
+    assert_eq!(lines.len(), 1, "one line for one message: {lines:?}");
+    assert_eq!(lines[0].field("message_id"), messages[7].id().to_string());
+    assert_eq!(fixture.texts("select distinct attempts || ' ' || lease_losses from outbox").await, ["0 0"]);
+    assert_eq!(gate.available_permits(), 0, "each was handled once");
+    fixture.destroy().await;
+}
+
+const LOCKED: &str = "message is locked by another session, its settlement waits";
+
+/// Waits until something is so.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds().await {
+        assert!(begin.elapsed() < Duration::from_secs(120), "it did not come true that {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -161,6 +161,8 @@ async fn a_publisher_forges_nothing() {
     ] {
         Postgres::run(&mut connection, odd.to_owned()).await.unwrap();
     }
+    // The pool may lend this connection again.
+    Postgres::run(&mut connection, "reset role".to_owned()).await.unwrap();
     drop(connection);
     let sound = "select (state = 0 and epoch = 0 and born is not null and leased_until is null and isfinite(due_at) \
                  and due_at >= created_at)::text from outbox";

@@ -15,11 +15,11 @@ use crate::fixture::{Backend, PgFixture, unique};
 
 /// Parts of routines: what calls them has JIT off already.
 #[rustfmt::skip]
-const INSIDE: [&str; 35] = [
+const INSIDE: [&str; 39] = [
     "ack_runs", "add_join", "advance_cursor", "cursor_for", "end_leases", "ended_segments", "entries_read", "first_open", "free_next",
-    "give_up_expired", "held", "is_held", "judge", "keep_leases", "leased_since", "leases_since",
-    "let_go", "lock_heads", "look_due", "look_suspect", "move_segment", "new_token", "newest_cursor",
-    "pick", "pick_free", "pick_some", "publish_one", "require_read_committed", "split_segments", "take_back",
+    "give_up_expired", "held", "is_held", "judge", "keep_leases", "leased_among", "leased_since", "leases_since",
+    "let_go", "lock_free", "lock_heads", "look_due", "look_suspect", "move_segment", "new_token", "newest_cursor",
+    "pick_free", "pick_in_savepoint", "pick_with_due", "publish_one", "ranges_of", "require_read_committed", "settle_locked", "split_segments", "take_back",
     "take_due", "take_new", "take_suspect", "take_turns", "trim_leases",
 ];
 

@@ -116,6 +116,7 @@ fn answer(settled: Settled) -> &'static str {
         Settled::Applied => "applied",
         Settled::Lost => "lost",
         Settled::Gone => "gone",
+        Settled::Locked => "locked",
     }
 }
 

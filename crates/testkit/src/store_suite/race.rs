@@ -39,7 +39,7 @@ async fn race<F: Fixture>(fixture: &Arc<F>, verb: Option<Outcome>, won: impl Fn(
                 assert_eq!((record.state, record.message.attempts), (State::Ready, 0), "round {round}");
                 assert_eq!((record.message.lease_losses, record.last_error.as_ref()), (1, None));
             }
-            Settled::Gone => panic!("round {round}: the message is gone"),
+            Settled::Gone | Settled::Locked => panic!("round {round}: {answer:?}"),
         }
         finish(&**fixture, &record, &message).await;
     }

@@ -85,6 +85,7 @@ pub async fn answers_come_as_they_were_asked_for<F: Fixture>(fixture: &Arc<F>) {
             Settled::Applied => 'A',
             Settled::Lost => 'L',
             Settled::Gone => 'G',
+            Settled::Locked => 'K',
         });
         assert_eq!(letters.collect::<String>(), answers, "{asked:?}");
     }

@@ -204,7 +204,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "claim-neighbours-postgres",
         why: "a claim leases what lies between the messages that it takes",
-        file: "crates/sqlx/sql/postgres/routines/claim.sql",
+        file: "crates/sqlx/sql/postgres/routines/lease.sql",
         original: "case when max(s) - min(s) + 1 = count(*) then",
         mutated: "case when true then",
         program: Program::Stores,

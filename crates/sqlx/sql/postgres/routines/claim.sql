@@ -9,9 +9,10 @@
 -- transaction from before has ended, there will never be anything: the next claims begin there. outbox_due holds the rest,
 -- in the order in which it becomes due.
 
--- Locks messages of outbox_new that can start.
+-- Locks messages of outbox_new that can start, in these segments.
 create or replace function /*:*/take_new(
-    at /*:*/outbox_cursor, max_messages bigint, topics text[], topic_prefixes text[], paused text[], paused_prefixes text[]
+    segments /*:*/outbox_segment[], leased int8multirange, max_messages bigint, topics text[], topic_prefixes text[],
+    paused text[], paused_prefixes text[]
 )
 returns bigint[]
 language plpgsql volatile
@@ -21,21 +22,18 @@ declare
     v_now timestamptz := clock_timestamp();
 begin
     return array(
-        with leased as materialized (
-            select /*:*/leased_since(($1).lease_from, ($1).lease_late) as items
-        )
         select c.seq
-        from unnest(($1).segments) s
+        from unnest($1) s
         cross join lateral (
             -- To the end of one or more priorities.
             select rest.seq from (
                 select o.seq from /*:*/outbox o
                 where s.from_born <> s.to_born and o.state = 0 and o.born is not null
                   and (o.priority, o.born, o.seq + 0) >= (s.first_priority, s.from_born, s.from_seq) and o.priority <= s.last_priority
-                  and not (select l.items from leased l) @> o.seq and o.due_at <= v_now
+                  and not $2 @> o.seq and o.due_at <= v_now
                   and (o.expires_at is null or o.expires_at > v_now)
-                  and (($3 is null and $4 is null) or o.topic = any($3) or o.topic ^@ any($4))
-                  and not (o.topic = any($5) or o.topic ^@ any($6))
+                  and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
+                  and not (o.topic = any($6) or o.topic ^@ any($7))
                   and (o.key is null or (
                       select true from /*:*/outbox e
                       where e.key = o.key and e.seq < o.seq
@@ -43,7 +41,7 @@ begin
                       order by e.key desc, e.seq desc
                       limit 1) is null)
                 order by o.priority, o.born, o.seq + 0
-                limit $2
+                limit $3
                 for update of o skip locked
             ) rest
             union all
@@ -52,10 +50,10 @@ begin
                 select o.seq from /*:*/outbox o
                 where s.from_born = s.to_born and o.state = 0 and o.born is not null
                   and o.priority = s.first_priority and o.born = s.from_born and o.seq + 0 between s.from_seq and s.to_seq
-                  and not (select l.items from leased l) @> o.seq and o.due_at <= v_now
+                  and not $2 @> o.seq and o.due_at <= v_now
                   and (o.expires_at is null or o.expires_at > v_now)
-                  and (($3 is null and $4 is null) or o.topic = any($3) or o.topic ^@ any($4))
-                  and not (o.topic = any($5) or o.topic ^@ any($6))
+                  and (($4 is null and $5 is null) or o.topic = any($4) or o.topic ^@ any($5))
+                  and not (o.topic = any($6) or o.topic ^@ any($7))
                   and (o.key is null or (
                       select true from /*:*/outbox e
                       where e.key = o.key and e.seq < o.seq
@@ -63,11 +61,11 @@ begin
                       order by e.key desc, e.seq desc
                       limit 1) is null)
                 order by o.priority, o.born, o.seq + 0
-                limit $2
+                limit $3
                 for update of o skip locked
             ) stretch
         ) c
-        limit $2);
+        limit $3);
 end
 $body$;
 
@@ -204,43 +202,36 @@ begin
 end
 $body$;
 
--- Chooses messages that can start, and locks them. Those that wait by their due time and those of outbox_new are put in one order;
--- what is locked and then not chosen is free at the end of the transaction.
-create or replace function /*:*/pick(
-    at /*:*/outbox_cursor, max_messages bigint, lease interval, topics text[], topic_prefixes text[], paused text[],
-    paused_prefixes text[], is_own_transaction boolean
+-- Chooses messages that can start, and locks them, while some wait by their due time. Those and the ones of outbox_new are put in one
+-- order; what is locked and then not chosen is free at the end of the transaction.
+create or replace function /*:*/pick_with_due(
+    segments /*:*/outbox_segment[], leased int8multirange, max_messages bigint, lease interval, topics text[],
+    topic_prefixes text[], paused text[], paused_prefixes text[], is_own_transaction boolean
 )
 returns bigint[]
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
 declare
-    v_now constant timestamptz := clock_timestamp();
-    v_leased int8multirange;
     v_suspect bigint;
     v_is_overdue boolean;
-    v_due bigint[] := '{}';
+    v_due bigint[];
     v_picked bigint[];
 begin
-    if exists (select from /*:*/outbox o where o.state = 0 and o.born is null and o.lease_losses = 0 and o.due_at <= v_now)
-        or exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now)
-    then
-        v_leased := /*:*/leased_since(($1).lease_from, ($1).lease_late);
-        select s.suspect, s.is_overdue into v_suspect, v_is_overdue from /*:*/look_suspect($3, v_leased, $4, $5, $6, $7) s;
-        if v_is_overdue then
-            v_picked := /*:*/take_suspect(v_suspect);
-            if v_picked <> '{}' then
-                return v_picked;
-            end if;
+    select s.suspect, s.is_overdue into v_suspect, v_is_overdue from /*:*/look_suspect($4, $2, $5, $6, $7, $8) s;
+    if v_is_overdue then
+        v_picked := /*:*/take_suspect(v_suspect);
+        if v_picked <> '{}' then
+            return v_picked;
         end if;
-        v_due := /*:*/take_due($2, v_leased, $4, $5, $6, $7, $8);
     end if;
-    v_picked := /*:*/take_new($1, $2, $4, $5, $6, $7);
+    v_due := /*:*/take_due($3, $2, $5, $6, $7, $8, $9);
+    v_picked := /*:*/take_new($1, $2, $3, $5, $6, $7, $8);
     if v_due <> '{}' then
         v_picked := array(
             select o.seq from unnest(v_due || v_picked) c join /*:*/outbox o on o.seq = c
             order by o.priority, o.due_at, o.seq
-            limit $2);
+            limit $3);
     end if;
     if v_picked = '{}' and v_suspect is not null then
         v_picked := /*:*/take_suspect(v_suspect);
@@ -250,62 +241,56 @@ end
 $body$;
 
 -- Chooses and locks messages, and looks again: what was leased before its lock was had is dropped. Null if there was nothing.
+--
+-- In a transaction that the caller may leave open, locks of what was dropped would stay, and the settlements of its holders would wait
+-- for them. There, a drop is an error, so that pick_in_savepoint can give the locks back.
 create or replace function /*:*/pick_free(
-    at /*:*/outbox_cursor, max_messages bigint, lease interval, topics text[], topic_prefixes text[], paused text[],
-    paused_prefixes text[], is_own_transaction boolean, out items int8multirange, out has_dropped boolean
-)
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $body$
-declare
-    v_leased int8multirange;
-begin
-    select case when max(s) - min(s) + 1 = count(*) then int8multirange(int8range(min(s), max(s), '[]'))
-                else range_agg(int8range(s, s, '[]')) end
-    into items
-    from unnest(/*:*/pick($1, $2, $3, $4, $5, $6, $7, $8)) s;
-    has_dropped := false;
-    if items is not null then
-        v_leased := /*:*/leased_since(($1).lease_from, ($1).lease_late);
-        has_dropped := items && v_leased;
-        items := items - v_leased;
-    end if;
-end
-$body$;
-
--- The same until something was got, or nothing is left: each time another claim has got something. In a transaction that the caller
--- may leave open, locks of what was dropped would stay, and the settlements of its holders would wait for them; so they are
--- given back, by going back to a savepoint.
-create or replace function /*:*/pick_some(
-    at /*:*/outbox_cursor, max_messages bigint, lease interval, topics text[], topic_prefixes text[], paused text[],
-    paused_prefixes text[], is_own_transaction boolean
+    at /*:*/outbox_cursor, has_due boolean, max_messages bigint, lease interval, topics text[], topic_prefixes text[],
+    paused text[], paused_prefixes text[], is_own_transaction boolean
 )
 returns int8multirange
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $body$
 declare
+    v_leased int8multirange := /*:*/leased_since(($1).lease_from, ($1).lease_late);
+    v_picked bigint[];
     v_items int8multirange;
-    v_has_dropped boolean;
+begin
+    if $2 then
+        v_picked := /*:*/pick_with_due(($1).segments, v_leased, $3, $4, $5, $6, $7, $8, $9);
+    else
+        v_picked := /*:*/take_new(($1).segments, v_leased, $3, $5, $6, $7, $8);
+    end if;
+    if v_picked = '{}' then
+        return null;
+    end if;
+    v_items := /*:*/ranges_of(v_picked);
+    v_leased := /*:*/leased_among(v_items, ($1).lease_from, ($1).lease_late);
+    if not $9 and v_leased <> '{}' then
+        raise exception using errcode = 'PH001';
+    end if;
+    return v_items - v_leased;
+end
+$body$;
+
+-- The same in a transaction of the caller's: a savepoint gives back the locks of what was dropped.
+create or replace function /*:*/pick_in_savepoint(
+    at /*:*/outbox_cursor, has_due boolean, max_messages bigint, lease interval, topics text[], topic_prefixes text[],
+    paused text[], paused_prefixes text[]
+)
+returns int8multirange
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
 begin
     loop
-        if $8 then
-            v_items := (/*:*/pick_free($1, $2, $3, $4, $5, $6, $7, true)).items;
-        else
-            begin
-                select p.items, p.has_dropped into v_items, v_has_dropped
-                from /*:*/pick_free($1, $2, $3, $4, $5, $6, $7, false) p;
-                if v_has_dropped then
-                    raise exception using errcode = 'PH001';
-                end if;
-                return v_items;
-            exception when sqlstate 'PH001' then
-                v_items := '{}';
-            end;
-        end if;
-        exit when v_items is null or not isempty(v_items);
+        begin
+            return /*:*/pick_free($1, $2, $3, $4, $5, $6, $7, $8, false);
+        exception when sqlstate 'PH001' then
+            null;
+        end;
     end loop;
-    return v_items;
 end
 $body$;
 
@@ -348,32 +333,53 @@ declare
     c_near constant bigint := 50;  -- entries: fewer do not show in the cost of a claim
     c_far constant bigint := 500;  -- entries: reading so many takes as long as moving the cursor
     v_index constant oid := '/*:*/outbox_lease_born'::regclass;
+    v_now constant timestamptz := clock_timestamp();
     v_leases bigint;
     v_read bigint;
-    v_paused text[];
-    v_paused_prefixes text[];
+    v_has_turns boolean;
+    v_has_due boolean;
+    v_pauses text[];
+    v_paused text[] := '{}';
+    v_paused_prefixes text[] := '{}';
     v_filter text := '';
     v_cursor /*:*/outbox_cursor;
     v_items int8multirange;
 begin
-    perform /*:*/require_read_committed();
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform /*:*/require_read_committed();
+    end if;
     if $7 then
         perform set_config('synchronous_commit', 'off', true);
     end if;
-    if exists (select from /*:*/outbox_turn) then
+    select exists (select from /*:*/outbox_turn),
+           exists (select from /*:*/outbox o
+                   where o.state = 0 and o.born is null and o.lease_losses = 0 and o.due_at <= v_now)
+           or exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now),
+           (select array_agg(p.topics order by p.topics) from /*:*/outbox_pause p)
+    into v_has_turns, v_has_due, v_pauses;
+    if v_has_turns then
         perform /*:*/take_turns();
+        v_has_due := true;
     end if;
-    select coalesce(array_agg(p.topics order by p.topics) filter (where p.topics not like '%*'), '{}'),
-           coalesce(array_agg(left(p.topics, -1) order by p.topics) filter (where p.topics like '%*'), '{}')
-    into v_paused, v_paused_prefixes
-    from /*:*/outbox_pause p;
-    if $4 is not null or $5 is not null or v_paused <> '{}' or v_paused_prefixes <> '{}' then
+    if v_pauses is not null then
+        v_paused := array(select p from unnest(v_pauses) p where p not like '%*');
+        v_paused_prefixes := array(select left(p, -1) from unnest(v_pauses) p where p like '%*');
+    end if;
+    if $4 is not null or $5 is not null or v_pauses is not null then
         v_filter := md5(row($4, $5, v_paused, v_paused_prefixes)::text);
     end if;
     v_cursor := /*:*/cursor_for(v_filter);
     v_leases := pg_stat_get_xact_tuples_fetched(v_index);
     v_read := /*:*/entries_read($2);
-    v_items := /*:*/pick_some(v_cursor, $2, $3, $4, $5, v_paused, v_paused_prefixes, $7);
+    if $7 then
+        -- Until something was got, or nothing is left: each time another claim has got something.
+        loop
+            v_items := /*:*/pick_free(v_cursor, v_has_due, $2, $3, $4, $5, v_paused, v_paused_prefixes, true);
+            exit when v_items is null or not isempty(v_items);
+        end loop;
+    else
+        v_items := /*:*/pick_in_savepoint(v_cursor, v_has_due, $2, $3, $4, $5, v_paused, v_paused_prefixes);
+    end if;
     -- How far this claim has read is counted, not timed. The farther, and the fewer others claim, the likelier it moves the cursor, so that
     -- not all do it at once. Each lease is read twice or more.
     v_read := /*:*/entries_read($2) - v_read - 4 * $2 + /*:*/ended_segments(v_cursor.segments);

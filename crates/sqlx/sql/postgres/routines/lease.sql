@@ -55,6 +55,25 @@ begin
 end
 $body$;
 
+-- Of these seqs, those that are in a lease of these transactions.
+create or replace function /*:*/leased_among(items int8multirange, lease_from xid8, lease_late xid8[])
+returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    return (
+        select coalesce(range_agg(i), '{}')
+        from (
+            select l.items from /*:*/outbox_lease l where l.born >= $2 and l.items && $1
+            union all
+            select l.items from unnest($3) x join /*:*/outbox_lease l on l.born = x
+            where x < $2 and l.items && $1
+        ) l
+        cross join lateral unnest(l.items * $1) i);
+end
+$body$;
+
 -- The seqs of all messages that are in a lease.
 create or replace function /*:*/leased()
 returns int8multirange
@@ -67,6 +86,20 @@ declare
     v_cursor /*:*/outbox_cursor := /*:*/newest_cursor();
 begin
     return /*:*/leased_since(v_cursor.lease_from, v_cursor.lease_late);
+end
+$body$;
+
+-- These seqs as ranges. Neighbours, as most are, need no sorting.
+create or replace function /*:*/ranges_of(seqs bigint[])
+returns int8multirange
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $body$
+begin
+    return (
+        select case when max(s) - min(s) + 1 = count(*) then int8multirange(int8range(min(s), max(s), '[]'))
+                    else range_agg(int8range(s, s, '[]')) end
+        from unnest(seqs) s);
 end
 $body$;
 

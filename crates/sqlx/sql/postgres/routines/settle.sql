@@ -1,4 +1,5 @@
--- Settling: one function for a batch of any outcomes, and one per verb. Each answers 0 applied, 1 lost, 2 gone.
+-- Settling: one function for a batch of any outcomes, and one per verb. Each answers 0 applied, 1 lost, 2 gone; settle_free also 3, if
+-- another session has locked the message.
 -- A max age is for how long a message may fail without a break for reasons that cost no attempt; null: for ever.
 -- handled are the names of the handlers that are done with a message, one a line; null leaves them as they are.
 -- If all are acks and were applied, that is answered once for all.
@@ -41,15 +42,17 @@ declare
     v_lasts bigint[];
     v_tokens integer[];
     v_workers text[];
+    v_seqs bigint[];
 begin
     -- What is held by a lease, and what may be held by its row alone (the worker is null there).
     with run as materialized (
         select r.first, r.last, r.token from unnest($1, $2, $3) r (first, last, token)
     ),
     held as materialized (
-        select greatest(r.first, h.first) as first, least(r.last, h.beyond - 1) as last, r.token, h.worker,
-               h.first <= r.first and h.beyond > r.last as is_whole
-        from run r join /*:*/held($3) h on h.token = r.token and h.first <= r.last and h.beyond > r.first
+        select greatest(r.first, lower(i)) as first, least(r.last, upper(i) - 1) as last, r.token, l.worker,
+               lower(i) <= r.first and upper(i) > r.last as is_whole
+        from run r join /*:*/outbox_lease l on l.token = r.token cross join lateral unnest(l.items) i
+        where lower(i) <= r.last and upper(i) > r.first
     ),
     run_or_held as (
         select h.first, h.last, h.token, h.worker from held h
@@ -70,9 +73,9 @@ begin
               and ((o.state = 0 and o.epoch <> r.token and r.worker is not null) or (o.state = 1 and o.epoch = r.token))
             returning o.seq, o.message_id, o.key
         )
-        select range_agg(int8range(a.seq, a.seq, '[]')), array_agg(a.message_id), array_agg(a.key) filter (where a.key is not null),
-               array_agg(a.seq) filter (where a.key is not null), count(*)
-        into acked, messages, keys, keyed, count
+        select array_agg(a.seq), array_agg(a.message_id), array_agg(a.key) filter (where a.key is not null),
+               array_agg(a.seq) filter (where a.key is not null)
+        into v_seqs, messages, keys, keyed
         from acked a;
     else
         with acked as (
@@ -81,15 +84,18 @@ begin
               and ((o.state = 0 and o.epoch <> r.token and r.worker is not null) or (o.state = 1 and o.epoch = r.token))
             returning o.seq, o.message_id, o.key
         )
-        select range_agg(int8range(a.seq, a.seq, '[]')), array_agg(a.message_id), array_agg(a.key) filter (where a.key is not null),
-               array_agg(a.seq) filter (where a.key is not null), count(*)
-        into acked, messages, keys, keyed, count
+        select array_agg(a.seq), array_agg(a.message_id), array_agg(a.key) filter (where a.key is not null),
+               array_agg(a.seq) filter (where a.key is not null)
+        into v_seqs, messages, keys, keyed
         from acked a;
     end if;
+    count := coalesce(cardinality(v_seqs), 0);
+    acked := /*:*/ranges_of(v_seqs);
     -- A lease that is gone by now was lost while a row was waited for, and others may have held its messages since.
     if not acked * (select range_agg(int8range(r.first, r.last, '[]')) from unnest(v_firsts, v_lasts, v_workers) r (first, last, worker)
                     where r.worker is not null)
-           <@ (select coalesce(range_agg(int8range(h.first, h.beyond)), '{}') from /*:*/held($3) h) then
+           <@ (select coalesce(range_agg(i), '{}') from /*:*/outbox_lease l cross join lateral unnest(l.items) i
+               where l.token = any($3)) then
         raise exception 'a lease ran out while its messages were being acked'
             using errcode = 'serialization_failure', hint = 'Ack again, in a new transaction.';
     end if;
@@ -122,7 +128,11 @@ declare
     v_messages uuid[];
     v_count bigint;
 begin
-    perform /*:*/require_read_committed();
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform /*:*/require_read_committed();
+    end if;
+    -- The library asks settle_free after that.
+    perform set_config('lock_timeout', '2s', true);
     select a.acked, a.messages, a.count into v_acked, v_messages, v_count from /*:*/ack_runs($1, $2, $3, $4, v_now) a;
     if v_count = (select sum(r.last - r.first + 1) from unnest($1, $2) r (first, last)) then
         return query select 0::smallint, null::uuid, null::smallint, null::integer, null::integer, null::integer;
@@ -136,7 +146,9 @@ begin
         left join /*:*/outbox o on o.seq = s.seq
         order by r.n, s.seq;
     end if;
-    if v_messages is not null then
+    -- A database without joins pays for this look alone: the newest one, because pruning leaves dead entries of the oldest.
+    perform from /*:*/outbox_join j order by j.join_id desc limit 1;
+    if found and v_messages is not null then
         return query
         select null::smallint, c.*
         from /*:*/count_steps(v_messages, array_fill(1::smallint, array[cardinality(v_messages)]), v_now) c;
@@ -144,8 +156,8 @@ begin
 end
 $body$;
 
--- What an outcome makes of each message that the caller has locked: see settle_all for the parameters. Those that are not held are
--- judged only. It is stable, so it sees what its caller's statement sees.
+-- What an outcome makes of each message that the caller has locked: see settle_all for the parameters. Those that are not held, or not
+-- locked, are judged only. It is stable, so it sees what its caller's statement sees.
 create or replace function /*:*/judge(
     items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
     max_attempts integer[], max_ages_us bigint[], handled text[], locked bigint[]
@@ -191,16 +203,18 @@ begin
            f.outcome = 4 or (f.outcome = 1 and case
                when f.class in (2, 3) then coalesce(f.fails_since + f.max_age * interval '1 microsecond' <= v_now, false)
                else least(f.attempts, 2147483646) + 1 >= f.max_attempts end),
-           case when not f.is_there then 2 when f.is_held or f.was_acked then 0 else 1 end::smallint,
+           case when f.is_held or f.was_acked then 0 when f.is_there then 1
+                when exists (select from /*:*/outbox o where o.seq = f.seq) then 3 else 2 end::smallint,
            f.is_held, f.order_policy
     from found f;
 end
 $body$;
 
-create or replace function /*:*/settle_all(
+-- Settles messages that the caller has locked by a statement of its own: what is judged here, with a newer snapshot, cannot change any
+-- more.
+create or replace function /*:*/settle_locked(
     items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
-    max_attempts integer[], keep_done boolean default true, max_ages_us bigint[] default null,
-    handled text[] default null
+    max_attempts integer[], keep_done boolean, max_ages_us bigint[], handled text[], locked bigint[]
 )
 returns table (
     settled smallint, join_id uuid, status smallint, expected_steps integer, completed_steps integer,
@@ -208,15 +222,10 @@ returns table (
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set plan_cache_mode = force_generic_plan
 as $body$
 #variable_conflict use_column
 declare
-    v_now timestamptz;
-    v_locked bigint[];
+    v_now constant timestamptz := clock_timestamp();
     v_settled smallint[];
     v_over bigint[];
     v_ended text[];
@@ -224,12 +233,8 @@ declare
     v_messages uuid[];
     v_ends smallint[];
 begin
-    perform /*:*/require_read_committed();
-    -- By a statement of its own: what is judged below, with a newer snapshot, cannot change any more.
-    v_locked := array(select o.seq from /*:*/outbox o where o.seq = any($1) order by o.seq for update);
-    v_now := clock_timestamp();
     with judged as materialized (
-        select * from /*:*/judge($1, $2, $3, $4, $5, $6, $7, $9, $10, v_locked)
+        select * from /*:*/judge($1, $2, $3, $4, $5, $6, $7, $9, $10, $11)
     ),
     changed as (
         update /*:*/outbox o
@@ -279,6 +284,99 @@ begin
     if v_messages is not null then
         return query select null::smallint, c.* from /*:*/count_steps(v_messages, v_ends, v_now) c;
     end if;
+end
+$body$;
+
+create or replace function /*:*/settle_all(
+    items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[], errors text[],
+    max_attempts integer[], keep_done boolean default true, max_ages_us bigint[] default null,
+    handled text[] default null
+)
+returns table (
+    settled smallint, join_id uuid, status smallint, expected_steps integer, completed_steps integer,
+    failed_steps integer
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $body$
+#variable_conflict use_column
+declare
+    v_locked bigint[];
+begin
+    perform /*:*/require_read_committed();
+    v_locked := array(select o.seq from /*:*/outbox o where o.seq = any($1) order by o.seq for update);
+    return query select * from /*:*/settle_locked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, v_locked);
+end
+$body$;
+
+-- Locks those of these messages that can be settled without waiting: neither they nor a join of theirs is locked by another session.
+create or replace function /*:*/lock_free(items bigint[])
+returns bigint[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $body$
+declare
+    v_locked bigint[] := array(
+        select o.seq from /*:*/outbox o where o.seq = any($1) order by o.seq for update skip locked);
+    v_steps bigint[];
+    v_joins uuid[];
+    v_free uuid[];
+begin
+    select array_agg(o.seq), array_agg(j.join_id) into v_steps, v_joins
+    from /*:*/outbox o
+    cross join lateral (
+        select m.join_id from /*:*/outbox_join_member m where m.message_id = o.message_id and m.status = 0
+        union all
+        select w.join_id from /*:*/outbox_join_wait w where w.message_id = o.message_id and w.continued_at is null
+    ) j
+    where o.seq = any(v_locked);
+    if v_steps is null then
+        return v_locked;
+    end if;
+    v_free := array(
+        select j.join_id from /*:*/outbox_join j where j.join_id = any(v_joins)
+        order by j.join_id
+        for no key update skip locked);
+    return array(
+        select s from unnest(v_locked) s
+        except
+        select w.seq from unnest(v_steps, v_joins) w (seq, join_id) where w.join_id <> all(v_free));
+end
+$body$;
+
+-- The same as settle_all for the library, which waits for two seconds at most; or not at all, and settles what no other session has
+-- locked.
+create or replace function /*:*/settle_free(
+    passes_locked boolean, items bigint[], epochs integer[], outcomes smallint[], delays_us bigint[], classes smallint[],
+    errors text[], max_attempts integer[], keep_done boolean, max_ages_us bigint[], handled text[]
+)
+returns table (
+    settled smallint, join_id uuid, status smallint, expected_steps integer, completed_steps integer,
+    failed_steps integer
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
+as $body$
+#variable_conflict use_column
+declare
+    v_locked bigint[];
+begin
+    perform /*:*/require_read_committed();
+    perform set_config('lock_timeout', '2s', true);
+    if $1 then
+        v_locked := /*:*/lock_free($2);
+    else
+        v_locked := array(select o.seq from /*:*/outbox o where o.seq = any($2) order by o.seq for update);
+    end if;
+    return query select * from /*:*/settle_locked($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, v_locked);
 end
 $body$;
 
