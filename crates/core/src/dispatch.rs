@@ -443,7 +443,7 @@ impl<S: Store> Dispatcher<S> {
         let gives_back = self.is_stopping() || joins_suspect;
         for message in messages {
             let lease = message.lease();
-            let overlaps = !gives_back && self.overlaps(&message, &old);
+            let overlaps = !gives_back && self.overlaps(&message);
             let waiting = Waiting { awaits: Awaits::Handler, since: now, slot: None };
             self.held.insert(Holding { message: Arc::new(message), until, stage: Stage::Waiting(waiting) });
             if gives_back {
@@ -458,11 +458,11 @@ impl<S: Store> Dispatcher<S> {
 
     /// Whether a message may not start yet: an older delivery of it has not stopped, or both it and a message that runs must
     /// run alone.
-    fn overlaps(&self, message: &Message, old: &[Lease]) -> bool {
-        let is_running = |lease: &Lease| {
-            self.held.get(*lease).is_some_and(|holding| matches!(holding.stage, Stage::Running(_)))
+    fn overlaps(&self, message: &Message) -> bool {
+        let is_running = |holding: &Holding| {
+            holding.message.item == message.item && matches!(holding.stage, Stage::Running(_))
         };
-        old.iter().any(|old| old.item == message.item && is_running(old))
+        (self.held.has(message.item) && self.held.any(is_running))
             || (runs_alone(message) && self.executor.runs_one_alone(&self.held))
     }
 

@@ -400,6 +400,8 @@ impl Audit {
             // when the outbox's own handler begins, or a batch of a sink, is not seen from outside.
             let is_unseen = [WAIT, BOTH].contains(&message.topic.as_str());
             let put_off = message.lease_losses > 0 || facts.running.contains(&n) || is_unseen;
+            // A lease that ran out while the answer to a renewal was under way is forgotten unseen.
+            facts.waiting.retain(|lease| lease.item != message.item);
             if !put_off {
                 facts.waiting.insert(message.lease());
             }

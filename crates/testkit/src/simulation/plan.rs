@@ -37,11 +37,13 @@ pub enum Fault {
     ClockBack,
     /// Operators requeue and bury.
     Operator,
+    /// Another session has locked a message that is to be settled.
+    Locked,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ErrorBefore,
         Self::ErrorAfter,
         Self::Refusal,
@@ -56,6 +58,7 @@ impl Fault {
         Self::ClockForward,
         Self::ClockBack,
         Self::Operator,
+        Self::Locked,
     ];
 
     /// Whether it must not cost anything: no duplicate, no lost lease.
@@ -65,7 +68,7 @@ impl Fault {
 
     /// Whether it is a call that fails at once, and can be repeated.
     pub const fn is_light(self) -> bool {
-        matches!(self, Self::ErrorBefore | Self::ErrorAfter | Self::Refusal)
+        matches!(self, Self::ErrorBefore | Self::ErrorAfter | Self::Refusal | Self::Locked)
     }
 
     /// Its name in the coverage.
@@ -85,6 +88,7 @@ impl Fault {
             Self::ClockForward => "fault: clock forward",
             Self::ClockBack => "fault: clock back",
             Self::Operator => "fault: operator",
+            Self::Locked => "fault: locked",
         }
     }
 }

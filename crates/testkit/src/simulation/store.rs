@@ -21,6 +21,9 @@ use super::audit::{NOBODY, Sweep, WAIT, costs_attempt};
 use super::plan::Fault;
 use super::world::{Being, Sabotage, What, World};
 
+/// How late what was locked may be settled, in milliseconds: longer than the longest pause before it is tried again.
+const LOCKED_FOR: u64 = 2_000;
+
 /// The store of one incarnation of a node.
 #[derive(Clone, Debug)]
 pub(super) struct SimStore {
@@ -183,6 +186,29 @@ impl SimStore {
             self.world.fault(fault, Some(self.life()), now + millis);
         }
         journey
+    }
+
+    /// Settles all but the messages that another session has locked.
+    async fn settle_unlocked(&self, settlements: &[Settlement]) -> Result<SettledBatch> {
+        let locked = self.locked(settlements.len());
+        let free = settlements.iter().zip(&locked).filter(|(_, locked)| !**locked);
+        let free: Vec<Settlement> = free.map(|(settlement, _)| settlement.clone()).collect();
+        let SettledBatch { settled, joins } = self.world.memory.settle(&free).await?;
+        let mut settled = settled.into_iter();
+        let answer = |locked: bool| if locked { Some(Settled::Locked) } else { settled.next() };
+        Ok(SettledBatch { settled: locked.into_iter().map_while(answer).collect(), joins })
+    }
+
+    /// Which of so many messages another session has locked.
+    fn locked(&self, count: usize) -> Vec<bool> {
+        let mut state = self.world.state();
+        let rate = self.world.plan.rate(Fault::Locked).filter(|_| !state.healed).unwrap_or_default();
+        let locked: Vec<bool> = (0..count).map(|_| rate > 0.0 && state.rng.f64() < 0.3 * rate).collect();
+        drop(state);
+        if locked.contains(&true) {
+            self.world.fault(Fault::Locked, Some(self.life()), self.world.now() + LOCKED_FOR);
+        }
+        locked
     }
 
     /// Takes a call there and back.
@@ -455,7 +481,7 @@ impl Store for SimStore {
             if self.world.sabotage == Some(Sabotage::MiscountSteps) {
                 self.miscount(&sent).await?;
             }
-            let answers = self.world.memory.settle(&sent).await?;
+            let answers = self.settle_unlocked(&sent).await?;
             self.joins_ended(&answers.joins);
             for (settlement, settled) in settlements.iter().zip(&answers.settled) {
                 let (n, epoch) = (self.world.state().audit.number(settlement.lease), settlement.lease.epoch);
