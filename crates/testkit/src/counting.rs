@@ -57,12 +57,12 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().calls.clone()
     }
 
-    /// Wakes whoever waits for it, as a word from another process does.
+    /// Wakes its waiters, as a notification from another process does.
     pub fn wake(&self) {
         self.woken.notify_one();
     }
 
-    /// Begins anew.
+    /// Resets all counts.
     pub fn reset(&self) {
         self.counts.lock().unwrap().calls.clear();
     }
@@ -72,12 +72,12 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().largest_claim
     }
 
-    /// How many claims were answered: what is enqueued after one of them is not in it.
+    /// How many claims were answered. A claim does not contain messages that were enqueued after it.
     pub fn answered_claims(&self) -> u64 {
         self.counts.lock().unwrap().answered_claims
     }
 
-    /// Lets the next so many calls of this operation fail, as if the database could not be reached.
+    /// Makes the next so many calls of this operation fail, as if the database could not be reached.
     pub fn fail(&self, operation: &'static str, times: u64) {
         self.counts.lock().unwrap().failing.insert(operation, (times, ErrorKind::Unavailable));
     }
@@ -92,7 +92,7 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().refused = item;
     }
 
-    /// Lets the answers of the next so many commits be lost: they take place, but nobody knows.
+    /// Loses the answers of the next so many commits: they take place, but the caller does not learn of it.
     pub fn lose_commits(&self, times: u64) {
         self.counts.lock().unwrap().lost_commits = times;
     }
@@ -117,7 +117,7 @@ impl<S> Counting<S> {
     async fn answer(&self, operation: &'static str) {
         let held = self.counts.lock().unwrap().held.get(operation).cloned();
         if let Some(held) = held {
-            // Nobody ever gets one: it is over when it is closed.
+            // It yields no message; it only ends when it is closed.
             let _ = held.acquire().await;
         }
     }

@@ -30,10 +30,10 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// A fresh, empty, migrated store that no other test sees.
     async fn create() -> Self;
 
-    /// The store, keeping what is done.
+    /// The store, which keeps done messages.
     fn store(&self) -> &Self::Store;
 
-    /// The same tables, but what is done is deleted at once.
+    /// The same tables, but done messages are deleted at once.
     fn store_that_deletes(&self) -> Self::Store;
 
     /// What time it is for the store, give or take a second.
@@ -54,7 +54,7 @@ pub trait Fixture: Sized + Send + Sync + 'static {
         tx: &'a mut Self::Transaction,
     ) -> &'a mut <Self::Store as TransactionalStore>::Connection;
 
-    /// Sets a savepoint, as a user would with a statement of his own; one at a time is enough.
+    /// Sets a savepoint, as a user would with a statement; one at a time is enough.
     async fn savepoint(&self, connection: &mut <Self::Store as TransactionalStore>::Connection);
 
     /// Goes back to the savepoint.

@@ -1,8 +1,8 @@
 //! What happened, and whether it may have: an append-only record of a run, and the checks of I1, I2, I4, I5,
 //! I6, I7, I9 and I12.
 //!
-//! Recording must never accuse the innocent: a claim is recorded after it returned and a settlement before it is sent,
-//! so what is recorded as one's own lies within what was. Checks name the first violation they find.
+//! Recording must never report a false violation: a claim is recorded after it returned and a settlement before it is
+//! sent, so the recorded tenure lies within the real one. Checks name the first violation they find.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -210,7 +210,7 @@ impl History {
         Ok(tenures)
     }
 
-    /// I4: no epoch was handed out twice, nothing was accepted from a holder whose message somebody else had already
+    /// I4: no epoch was handed out twice, nothing was accepted from a holder whose message another worker had already
     /// claimed, and of two holders whose settlements were both accepted one was finished before the other began.
     pub fn single_ownership(&self) -> Verdict {
         let mut by_row: BTreeMap<WorkItemId, Vec<Tenure>> = BTreeMap::new();
@@ -239,8 +239,8 @@ impl History {
         Ok(())
     }
 
-    /// I6: per key, first deliveries are in the order of enqueueing, and nobody claims the next before the one before
-    /// is given back.
+    /// I6: per key, first deliveries are in the order of enqueueing, and no worker claims the next before the one
+    /// before is given back.
     pub fn key_order(&self) -> Verdict {
         let mut places: HashMap<MessageId, (String, usize)> = HashMap::new();
         for (place, (_, event)) in self.events().into_iter().enumerate() {
@@ -272,7 +272,7 @@ impl History {
         Ok(())
     }
 
-    /// I12: what was committed is what there is and what was pruned.
+    /// I12: the committed messages are those that are stored and those that were pruned.
     pub fn conservation(&self, census: &Census) -> Verdict {
         let committed = self.committed().len() as u64;
         if committed == census.total() {
@@ -290,7 +290,7 @@ pub struct JoinCensus {
 }
 
 impl JoinCensus {
-    /// The census of a store that nobody changes meanwhile.
+    /// The census of a store that does not change meanwhile.
     pub async fn of<S: StoreAdmin + ?Sized>(store: &S) -> Self {
         let mut census = Self::default();
         let mut after = None;
@@ -324,8 +324,8 @@ impl JoinCensus {
         }
     }
 
-    /// I7: a join's counters are those of its steps, it is over if and only if they say so or somebody ended it, and
-    /// whatever is not counted can still be: its message is ready or leased.
+    /// I7: a join's counters are those of its steps, it is over if and only if they say so or a caller ended it, and
+    /// each step that is not counted can still be: its message is ready or leased.
     pub fn exact(&self) -> Verdict {
         self.joins.iter().try_for_each(|(join, steps)| {
             self.exact_join(join, steps).map_err(|fault| format!("{fault}: {join:?}"))

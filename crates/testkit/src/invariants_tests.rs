@@ -1,4 +1,4 @@
-//! Each check passes what is in order and reports a planted violation: a check that cannot fail checks nothing.
+//! Each check passes a valid history and reports a planted violation: a check that cannot fail checks nothing.
 
 use super::*;
 

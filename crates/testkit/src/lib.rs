@@ -1,6 +1,6 @@
 //! The one suite that decides whether a store is right, and the tools that tests of faults share.
 //!
-//! Whoever writes a store for a database of his own writes a [`Fixture`] for it, and one line:
+//! To test a store of your own, write a [`Fixture`] for it, and one line:
 //!
 //! ```
 //! use std::time::Duration;

@@ -19,7 +19,7 @@ enum Bug {
     None,
     /// A message that is over when it is attached is never counted (M-12).
     AttachIgnoresState,
-    /// A settlement counts, but nobody is told that a join ended.
+    /// A settlement counts, but does not report that a join ended.
     EndsInSilence,
     /// What comes to its end by an ack is not counted.
     AcksDoNotCount,
@@ -50,7 +50,7 @@ const BUGS: [Bug; 10] = [
     Bug::LetsThemWait,
 ];
 
-/// A store with a bug. What cannot be left undone in the store inside is hidden from those who look.
+/// A store with a bug. Changes that the inner store cannot leave out are hidden from reads.
 #[derive(Clone, Debug)]
 struct Doctored {
     inner: MemoryStore,

@@ -16,7 +16,7 @@ use posthaste_core::{
 };
 use tokio::time::{Instant, sleep};
 
-/// How a server answers those who connect to it.
+/// How a server answers connection attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
     /// It takes connections.

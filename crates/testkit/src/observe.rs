@@ -1,6 +1,6 @@
 //! Everything that a program under test says about itself: its log, at every level and of every target, and its metrics.
 //!
-//! Both are kept per runtime, so that tests in one process do not hear each other. Nothing is filtered: whoever looks for
+//! Both are kept per runtime, so that tests in one process do not see each other's. Nothing is filtered: a search for
 //! secrets must see all of it.
 
 mod logs;

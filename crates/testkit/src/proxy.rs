@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 pub enum Mode {
     /// Passes everything on.
     Forward,
-    /// Closes new connections at once; those that are open go on.
+    /// Closes new connections at once; open ones go on.
     Refuse,
     /// Passes everything on, but later.
     Delay(Duration),

@@ -320,7 +320,7 @@ pub fn run<F: Fixture>(case: impl AsyncFnOnce(&Scene<F>)) {
 
 #[cfg(test)]
 mod tests {
-    /// A case that is written but not in the list would never run, and nobody would notice.
+    /// A case that is written but not listed would never run, unnoticed.
     #[test]
     fn every_case_is_in_the_list() {
         let list = include_str!("runtime_suite.rs");

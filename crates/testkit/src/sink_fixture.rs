@@ -20,7 +20,7 @@ pub struct Arrived {
     pub payload: Vec<u8>,
     /// What the content is.
     pub content_type: String,
-    /// The headers of its publisher, without those that the sink adds.
+    /// The headers of its publisher, without headers that the sink adds.
     pub headers: Headers,
     /// Links it to a request or to other messages.
     pub correlation_id: Option<String>,
@@ -51,7 +51,8 @@ pub trait SinkFixture: Sized + Send + Sync + 'static {
     /// A sink that sends to this place, by way of this address: the server's own, or that of a proxy in front of it.
     fn sink(&self, by_way_of: SocketAddr) -> Self::Sink;
 
-    /// Makes messages of a topic routable, and keeps what arrives from now on. Until then nobody takes them.
+    /// Makes messages of a topic routable, and keeps what arrives from now on. Until then no queue or stream takes
+    /// them.
     async fn take(&self, topic: &str);
 
     /// Everything that has arrived of a topic since [`take`](Self::take), in the order of arrival. Cases ask again until they have seen

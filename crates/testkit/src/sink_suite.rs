@@ -100,7 +100,7 @@ pub fn run<F: SinkFixture>(case: impl AsyncFnOnce(&Arc<F>)) {
 
 #[cfg(test)]
 mod tests {
-    /// A case that is written but not in the list would never run, and nobody would notice.
+    /// A case that is written but not listed would never run, unnoticed.
     #[test]
     fn every_case_is_in_the_list() {
         let list = include_str!("sink_suite.rs");

@@ -66,7 +66,7 @@ async fn a_word_during_a_look_is_not_lost() {
     shutdown.begin();
 }
 
-/// A word may come before the commit that it is about: what is committed a little later is found about as much later.
+/// A notification may come before its commit: a message committed a little later is found about as much later.
 #[tokio::test(start_paused = true)]
 async fn a_word_before_its_commit_is_enough() {
     for after in [0, 500, 1_000, 3_000, 10_000, 40_000].map(Duration::from_micros) {

@@ -361,7 +361,8 @@ impl<'a, F: Fixture> Pair<'a, F> {
         self.compare_joins().await
     }
 
-    /// Compares all joins, and the steps of those that the reference has changed: the others are looked at in the end.
+    /// Compares all joins, and the steps of joins that the reference has changed; the other steps are compared at the
+    /// end.
     async fn compare_joins(&mut self) -> Checked {
         let (reference, store) = (&self.reference, self.fixture.store());
         let all = JoinFilter::default();

@@ -1,6 +1,6 @@
 //! A recorder of `metrics` that keeps every value under its name and labels.
 //!
-//! It must never leave out a label: what is in one is published to whoever reads the metrics.
+//! It must never leave out a label: every reader of the metrics sees them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

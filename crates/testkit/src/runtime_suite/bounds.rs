@@ -1,6 +1,6 @@
 //! How many handlers run at a time, how much is taken out of the table, and which queue goes first.
 //!
-//! What is bounded is counted: no case may take a short time for a small number.
+//! Cases count what is bounded; a short run is no proof of a small number.
 
 use posthaste_core::{HandlerError, NewMessage, State, Store as _, StoreAdmin as _};
 

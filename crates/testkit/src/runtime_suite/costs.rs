@@ -98,8 +98,8 @@ fn few(took: Duration) -> u64 {
     40 + 2 * in_passing(took)
 }
 
-/// HOT-013, HOT-014, performance 4: while they are being published flat out, in transactions of the user's own, a message that
-/// comes by itself brings a few looks, and those that come together share them.
+/// HOT-013, HOT-014, performance 4: a single message costs a few polls. Messages that are published together, as fast as
+/// possible and in the user's own transactions, share them.
 pub async fn slow_thousand_while_publishing<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut settings = settings();

@@ -38,7 +38,8 @@ fn mark(record: &Record) -> Option<&str> {
     record.message.headers.get(ENCRYPTION_HEADER).map(String::as_str)
 }
 
-/// RMQ-012: what is stored shows nothing, on either path; handlers and sinks get what was published, with its headers.
+/// RMQ-012: the stored row shows nothing, on either path; handlers and sinks get the published payload, with its
+/// headers.
 pub async fn only_handlers_can_read<F: Fixture>(scene: &Scene<F>) {
     let (journal, sink) = (Journal::new(), ScriptedSink::new("sink"));
     let outbox = outbox(scene.store(), settings())
@@ -72,7 +73,7 @@ pub async fn only_handlers_can_read<F: Fixture>(scene: &Scene<F>) {
     }
 }
 
-/// RMQ-012: without keys nothing is encrypted, and what is there in plain is delivered to those who have keys, too.
+/// RMQ-012: without keys nothing is encrypted, and processes with keys deliver plain messages, too.
 pub async fn off_by_default<F: Fixture>(scene: &Scene<F>) {
     let plain = outbox(scene.store(), settings()).build().await.unwrap();
     let id = plain.enqueue(secret("t")).await.unwrap().id();
@@ -83,7 +84,8 @@ pub async fn off_by_default<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(with_keys.build().await.unwrap().drain().await.unwrap().delivered, 1);
 }
 
-/// RMQ-012: a new key writes, the old one is still read; whoever does not have a message's key leaves it alone, uncharged.
+/// RMQ-012: the new key encrypts, the old one still decrypts. A process without a message's key leaves the message
+/// alone, uncharged.
 pub async fn keys_change<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let build = async |keys: Keyring| {
@@ -113,7 +115,7 @@ pub async fn keys_change<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.ids(), [old, new]);
 }
 
-/// RMQ-012: whoever has no keys at all leaves encrypted messages alone, too.
+/// RMQ-012: a process without any keys leaves encrypted messages alone, too.
 pub async fn without_keys<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let id = outbox(scene.store(), settings()).encryption(keys()).build().await.unwrap();
@@ -126,7 +128,7 @@ pub async fn without_keys<F: Fixture>(scene: &Scene<F>) {
     assert!(record.last_error.unwrap().contains("no keys are here"));
 }
 
-/// What somebody could make of a stored message who can write to the table, but has no key.
+/// Forgeries by an attacker who can write to the table, but has no key.
 async fn forged(store: &impl Store, from: &Message, change: impl FnOnce(&mut Message)) -> NewMessage {
     let mut forged = from.clone();
     change(&mut forged);
@@ -151,7 +153,7 @@ pub async fn forgeries_are_refused<F: Fixture>(scene: &Scene<F>) {
         .await
         .unwrap();
     let store = outbox.store();
-    // Never delivered themselves: the source of what is forged.
+    // Never delivered themselves: the forgeries are made from them.
     let later = |topic| NewMessage::json(topic, &CANARY).delay(HOUR);
     let first = outbox.enqueue(later("t")).await.unwrap().id();
     let second = outbox.enqueue(later("t")).await.unwrap().id();
@@ -256,7 +258,7 @@ pub async fn claims_are_decrypted<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(record(outbox.store(), bad.id()).await.state, State::Dead);
 }
 
-/// RMQ-012: nobody can publish a message that looks encrypted and is not.
+/// RMQ-012: a message that looks encrypted and is not cannot be published.
 pub async fn its_header_is_reserved<F: Fixture>(scene: &Scene<F>) {
     let outbox = outbox(scene.store(), settings()).build().await.unwrap();
     let error = outbox.enqueue(draft("t").header(ENCRYPTION_HEADER, "1 mine")).await.unwrap_err();

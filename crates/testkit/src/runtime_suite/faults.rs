@@ -1,6 +1,6 @@
 //! Errors of the store while an outbox runs: they are logged and counted, and never end it.
 //!
-//! Nobody is charged for them, and nothing is delivered twice because of them.
+//! They cost no attempt, and deliver nothing twice.
 
 use posthaste_core::{Schedule, State, Store as _, StoreAdmin as _};
 

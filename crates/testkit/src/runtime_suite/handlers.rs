@@ -30,7 +30,7 @@ pub async fn in_their_order<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.most_of_one(), 1, "one after the other");
 }
 
-/// HOT-011: a retry runs only those that are not done yet, however often it takes.
+/// HOT-011: a retry runs only the handlers that are not done yet, however many retries it takes.
 pub async fn a_retry_runs_the_others<F: Fixture>(scene: &Scene<F>) {
     let (journal, failures) = (Journal::new(), Counter::default());
     let second = journal.handler("second", move |_| {
@@ -52,7 +52,7 @@ pub async fn a_retry_runs_the_others<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(record(outbox.store(), id).await.message.attempts, 2);
 }
 
-/// HOT-011: in another process, too: what is done is remembered with the message.
+/// HOT-011: in another process, too: the message stores which handlers are done.
 pub async fn a_retry_in_another_process<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let failing = journal.handler("second here", async |_| Err(HandlerError::from("not here")));
@@ -86,7 +86,7 @@ pub async fn a_retry_in_another_process<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.handlers_of(id), ["first here", "second here", "second there", "new there"]);
 }
 
-/// HOT-011, HOT-019: what is done is remembered when a shutdown interrupts the others, and no attempt is charged.
+/// HOT-011, HOT-019: finished handlers are stored when a shutdown interrupts the others, and no attempt is charged.
 pub async fn interrupted_half_way<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate) = (Journal::new(), Gate::closed());
     let mut quick = settings();

@@ -1,6 +1,6 @@
 //! The hot path: messages that go from their commit to their handler without a claim.
 //!
-//! What was not committed must never arrive, by whatever means it was taken back.
+//! A message that was not committed must never arrive, however it was rolled back.
 
 use posthaste_core::{Outbox, Shutdown, State, Store as _, StoreAdmin as _, Transactions};
 
@@ -47,7 +47,8 @@ async fn is_hot<S: Transactions>(outbox: &Outbox<S>) -> bool {
     matches!(enqueued, posthaste_core::Enqueued::New { lease: Some(_), .. })
 }
 
-/// HOT-002: a savepoint rolled back by a statement of the user's takes along what was published since, and only that.
+/// HOT-002: a savepoint rolled back by a statement of the user's removes the messages published since, and only
+/// those.
 pub async fn a_savepoint_rolled_back<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = outbox(store.clone(), hot_only()).on_topic("t", journal.noting("t")).build().await.unwrap();
@@ -102,7 +103,7 @@ pub async fn delivered_from_memory<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.ids(), [id]);
 }
 
-/// HOT-003: so does one whose transaction the user opened himself.
+/// HOT-003: so does one in a transaction that the user opened.
 pub async fn enlisted_transactions_are_hot<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = outbox(store.clone(), hot_only()).on_topic("t", journal.noting("t")).build().await.unwrap();
@@ -206,7 +207,7 @@ pub async fn the_hot_path_switched_off<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(scene.logs.at(tracing::Level::WARN).len(), 0);
 }
 
-/// HOT-003: while nobody runs, messages are born ready, and whoever runs later delivers them.
+/// HOT-003: while no outbox runs, messages are stored ready, and an outbox that runs later delivers them.
 pub async fn nobody_runs_yet<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let outbox = outbox(scene.store(), settings()).on_topic("t", journal.noting("t")).build().await.unwrap();
@@ -238,7 +239,7 @@ pub async fn committed_too_late<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(claimed.len(), 1);
 }
 
-/// HOT-003, OBX-054: what a claim must decide about, and what nobody handles here, is born ready.
+/// HOT-003, OBX-054: messages that a claim must decide about, or without a handler here, are stored ready.
 pub async fn only_what_can_start_is_hot<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = outbox(store.clone(), hot_only()).on_topic("t", journal.noting("t")).build().await.unwrap();
@@ -286,7 +287,7 @@ pub async fn duplicates_are_delivered_once<F: Fixture>(scene: &Scene<F>) {
     assert!(journal.has(message.id()) && journal.has(last));
 }
 
-/// HOT-003, I15: what was in memory when the process died comes again when its lease has run out.
+/// HOT-003, I15: messages in memory when the process dies are delivered again when their lease has run out.
 pub async fn a_crash_leaves_the_lease<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate) = (Journal::new(), Gate::closed());
     let builder = outbox(scene.store(), settings()).workers(1).on_topic("t", journal.gated("t", &gate));

@@ -131,7 +131,7 @@ pub async fn a_crash_suspect_ends_it<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(scene.meters.counter("posthaste_joins_ended_total", &[("status", "failed")]), 1);
 }
 
-/// JOIN-031: a step that nobody claimed before its expiry has failed.
+/// JOIN-031: a step that no worker claimed before its expiry has failed.
 pub async fn an_expired_step_ends_it<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let mut expiring = settings();

@@ -73,8 +73,8 @@ async fn end_of_a_join<F: Fixture>(scene: &Scene<F>, all_done: usize) -> Duratio
     took
 }
 
-/// JOIN-053, JOIN-060: a wait that has looked in vain just before the join ended, elsewhere and without a word to anybody, is
-/// not put off for a month: it is claimed again as soon as it is deferred.
+/// JOIN-053, JOIN-060: a wait that checked just before the join ended, elsewhere and without a notification, is not put off
+/// for a month: it is claimed again as soon as it is deferred.
 pub async fn a_wait_that_had_just_looked<F: Fixture>(scene: &Scene<F>) {
     soon(async |n| looked_too_early(scene, 3 * (n + 1)).await).await;
 }

@@ -14,8 +14,8 @@ use super::support::{
 };
 use crate::{Counting, Fixture};
 
-/// JOIN-050: the topic of waits is `join.wait`, or what the settings say; handlers of patterns do not get them, and nobody
-/// else may handle it.
+/// JOIN-050: the topic of waits is `join.wait`, or what the settings say; handlers of patterns do not get them, and no
+/// other handler may handle it.
 pub async fn the_topic_of_waits<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     for topic in ["join.wait", "fan.in"] {
@@ -46,7 +46,7 @@ pub async fn the_topic_of_waits<F: Fixture>(scene: &Scene<F>) {
     }
 }
 
-/// JOIN-051: what is no wait is dead at once; what another language wrote by hand is understood.
+/// JOIN-051: a message that is no wait is dead at once; a wait that another language wrote by hand is understood.
 pub async fn payloads_of_waits<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let outbox =

@@ -175,7 +175,7 @@ pub async fn one_stage_after_another<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(statuses, [JoinStatus::Completed; 2]);
 }
 
-/// JOIN-001, OBX-003: before the commit nobody sees anything of it, and of a start that is rolled back there never is.
+/// JOIN-001, OBX-003: a join is invisible before the commit, and a start that is rolled back leaves nothing.
 pub async fn all_or_nothing_of_a_start<F: Fixture>(scene: &Scene<F>) {
     let (journal, fixture) = (Journal::new(), &scene.fixture);
     let outbox =
@@ -208,7 +208,7 @@ pub async fn all_or_nothing_of_a_start<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(records(store).await.len(), 5);
 }
 
-/// JOIN-002, JOIN-004, rule 15: what is wrong with a join, a step or a continuation is told before any SQL.
+/// JOIN-002, JOIN-004, rule 15: an invalid join, step or continuation is refused before any SQL.
 pub async fn refused_before_any_sql<F: Fixture>(scene: &Scene<F>) {
     let (store, fixture) = (Counting::new(scene.store()), &scene.fixture);
     let outbox = outbox(store.clone(), settings()).max_payload_bytes(100).build().await.unwrap();
@@ -329,8 +329,8 @@ pub async fn the_same_join_again<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(outbox.store().join(id).await.unwrap().unwrap().completed_steps, 2);
 }
 
-/// JOIN-010, JOIN-011, JOIN-020, JOIN-021, JOIN-022, JOIN-034: steps may be attached, and reported by hand, in other transactions than the
-/// start's; whoever is first counts.
+/// JOIN-010, JOIN-011, JOIN-020, JOIN-021, JOIN-022, JOIN-034: steps may be attached, and reported by hand, in other transactions
+/// than the start's; the first report counts.
 pub async fn attached_and_reported_by_hand<F: Fixture>(scene: &Scene<F>) {
     let (journal, fixture) = (Journal::new(), &scene.fixture);
     let outbox =

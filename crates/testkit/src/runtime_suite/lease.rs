@@ -66,7 +66,7 @@ pub async fn slow_waiting_messages_are_renewed<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(scene.meters.counter("posthaste_lost_leases_total", &[]), 0);
 }
 
-/// Takes a message away from whoever has it: its lease runs out, it is reaped, and a stranger claims it.
+/// Takes a message away from its holder: its lease runs out, it is reaped, and another worker claims it.
 async fn take_away<F: Fixture>(scene: &Scene<F>) -> Message {
     let store = scene.store();
     let mut reaped = 0;
@@ -197,7 +197,7 @@ pub async fn nothing_starts_on_an_old_lease<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(scene.meters.counter("posthaste_lost_leases_total", &[]), 0);
 }
 
-/// All that is ready is claimed by somebody who falls silent, twice.
+/// A worker claims everything that is ready and falls silent, twice.
 async fn lose_twice<F: Fixture>(scene: &Scene<F>, store: &F::Store) {
     let many = store.stats().await.unwrap().ready.value;
     for round in 0..2 {

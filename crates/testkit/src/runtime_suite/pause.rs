@@ -19,8 +19,8 @@ async fn publish<S: Transactions>(outbox: &Outbox<S>, topic: &str) -> MessageId 
     id
 }
 
-/// What is paused before an outbox begins to run is not delivered, from memory or otherwise, and stays ready; what is not
-/// paused is.
+/// Messages that are paused before an outbox begins to run are not delivered, from memory or otherwise, and stay ready;
+/// what is not paused is.
 pub async fn the_hot_path_obeys<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     store.pause("order.*", "ada", "test").await.unwrap();
@@ -109,7 +109,7 @@ pub async fn slow_what_waits_is_given_back<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
 }
 
-/// While nobody can tell what is paused, nothing starts from memory: the claim decides.
+/// While the pauses cannot be read, nothing starts from memory: the claim decides.
 pub async fn without_an_answer_a_claim_decides<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     store.fail("paused", u64::MAX);
@@ -149,7 +149,7 @@ pub async fn the_first_answer_is_waited_for<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
 }
 
-/// A drain leaves what is paused, and ends.
+/// A drain leaves paused messages, and ends.
 pub async fn a_drain_leaves_it<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), scene.store());
     let outbox =

@@ -23,8 +23,8 @@ fn seldom() -> Settings {
 /// Long for a slow machine, and less than the pause before a look without a reason.
 const SOON: Duration = ms(25_000);
 
-/// HOT-002, OBX-003: a message published in the user's own transaction is delivered soon after his commit, although nobody
-/// tells the outbox of it; one that is rolled back never is.
+/// HOT-002, OBX-003: a message published in the user's own transaction is delivered soon after the commit, although the
+/// outbox is not told of it; one that is rolled back never is.
 pub async fn in_a_transaction_of_ones_own<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut settings = settings();
@@ -50,7 +50,7 @@ pub async fn in_a_transaction_of_ones_own<F: Fixture>(scene: &Scene<F>) {
     assert!(!journal.has(never));
 }
 
-/// OBX-001, HOT-001: without a transaction of one's own, too; one by one and in batches.
+/// OBX-001, HOT-001: without a transaction of the user's, too; one by one and in batches.
 pub async fn without_a_transaction<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut settings = settings();
@@ -66,7 +66,7 @@ pub async fn without_a_transaction<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.count(), 51);
 }
 
-/// HOT-014: what is published is looked for soon, however seldom the table is looked at.
+/// HOT-014: published messages are polled for soon, however seldom the table is polled otherwise.
 pub async fn publishing_brings_a_look_forward<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = outbox(store.clone(), seldom()).on_topic("t", journal.noting("t")).build().await.unwrap();

@@ -123,8 +123,8 @@ pub async fn an_outage_outlives_its_process<F: Fixture>(scene: &Scene<F>) {
     assert_eq!((taken(&back), taken(&up)), ((20, 20), (20, 20)));
 }
 
-/// F1 for handlers: one that fails, one that gives up and a sink that is down keep nobody from the message. It is dead because
-/// one gave up, once the others are finished.
+/// F1 for handlers: one that fails, one that gives up and a sink that is down keep no other receiver from the message. It is
+/// dead because one gave up, once the others are finished.
 pub async fn handlers_do_not_wait_for_each_other<F: Fixture>(scene: &Scene<F>) {
     let (journal, failures, sink) = (Journal::new(), Counter::default(), ScriptedSink::new("sink"));
     sink.go_down("nobody answers");
@@ -245,7 +245,8 @@ pub async fn each_keeps_its_own_time<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.handlers_of(id).len(), 6);
 }
 
-/// R14 for receivers: a requeue is a new chance for those that gave up, and the others do not get the message twice.
+/// R14 for receivers: a requeue gives receivers that gave up a new chance, and the others do not get the message
+/// twice.
 pub async fn a_requeue_is_for_those_that_gave_up<F: Fixture>(scene: &Scene<F>) {
     let (journal, calls) = (Journal::new(), Counter::default());
     let gives_up = journal.handler("gives up", move |_| {
@@ -298,7 +299,7 @@ async fn behind_one_that_does_not_end<F: Fixture>(
     id
 }
 
-/// A handler that hangs until it times out is in nobody's way: the others have the message, once each.
+/// A handler that hangs until it times out blocks no other: the others get the message, once each.
 pub async fn one_that_hangs<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let hangs = journal.handler("first", async |_| std::future::pending().await);

@@ -1,6 +1,6 @@
 //! Which handler a message goes to, and what the handler is given.
 //!
-//! A topic that nobody handles here must cost its messages nothing.
+//! Messages of a topic without a handler here must not be charged.
 
 use std::time::{Duration, SystemTime};
 
@@ -42,8 +42,8 @@ pub async fn each_to_its_handler<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(calls, expected.map(|(topic, handler)| (topic.to_owned(), handler)));
 }
 
-/// OBX-055, protocol rule 14: messages that nobody handles here stay ready and uncharged; a gauge says how many they are,
-/// and one warning; and whoever handles them gets them.
+/// OBX-055, protocol rule 14: messages without a handler here stay ready and uncharged. A gauge and one warning report
+/// their number, and a process with a handler gets them.
 pub async fn unknown_topics_are_nobodys<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut settings_here = settings();
@@ -238,7 +238,8 @@ pub async fn handlers_share_values<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
 }
 
-/// INB-009, F-12: what is not the expected event is dead, with the place where reading failed and nothing of the content.
+/// INB-009, F-12: a payload that is not the expected event is dead, with the place where decoding failed and nothing
+/// of the content.
 pub async fn undecodable_events_are_dead<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let noting = journal.clone();

@@ -1,6 +1,6 @@
-//! How an outbox stops: handlers finish, what they did is settled, the rest is given back, and it is over in time.
+//! How an outbox stops: handlers finish, their outcomes are settled, the rest is given back, and it ends in time.
 //!
-//! Afterwards nothing may be leased, and nobody may have been charged for the stop.
+//! Afterwards nothing may be leased, and no message may have been charged for the stop.
 
 use posthaste_core::{
     Cancellation, HandlerError, HandlerResult, Message, Schedule, Shutdown, State, StoreAdmin,
@@ -21,7 +21,7 @@ const SLACK: std::time::Duration = ms(60_000);
 /// A grace that handlers outlast; half of it is enough to give their messages back on a slow machine.
 pub(super) const GRACE: std::time::Duration = ms(4_000);
 
-/// Asserts that nothing is leased, and that what is left was charged for nothing.
+/// Asserts that nothing is leased, and that no remaining message was charged.
 async fn assert_all_given_back<S: StoreAdmin>(store: &S) {
     for record in records(store).await {
         assert_ne!(record.state, State::Leased, "{record:?}");
@@ -46,7 +46,7 @@ pub async fn handlers_finish<F: Fixture>(scene: &Scene<F>) {
     let given_back = async || store.inner().stats().await.unwrap().leased.value == 2;
     eventually("what waited was given back", given_back).await;
     let claims = store.calls("claim");
-    // Whoever publishes while it stops is not kept waiting, and nothing new begins.
+    // Publishing while it stops does not wait, and nothing new begins.
     let late = outbox.enqueue(draft("t")).await.unwrap().id();
     let mut tx = outbox.begin().await.unwrap();
     let later = tx.publish(draft("t")).await.unwrap().id();

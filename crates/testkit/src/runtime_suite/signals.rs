@@ -226,7 +226,7 @@ async fn through_a_consumer() {
     }
 }
 
-/// HOT-016: gauges do not keep saying what is no longer so.
+/// HOT-016: gauges do not keep outdated values.
 pub async fn gauges_go_down<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate, store) = (Journal::new(), Gate::closed(), Counting::new(scene.store()));
     let builder = outbox(store.clone(), settings()).workers(1).on_topic("t", journal.gated("t", &gate));
@@ -250,7 +250,7 @@ pub async fn gauges_go_down<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
 }
 
-/// RMQ-010: what is above its threshold is told once, and once again when it is below it.
+/// RMQ-010: a figure above its threshold is logged once, and once again when it is below it.
 pub async fn figures_have_thresholds<F: Fixture>(scene: &Scene<F>) {
     let mut watchful = settings();
     watchful.stats = Schedule::every(ms(20));

@@ -81,7 +81,7 @@ pub async fn a_trace_goes_along<F: Fixture>(scene: &Scene<F>) {
     assert_eq!((traces(none).len(), &traces(none)[0]), (2, &traces(none)[1]));
 }
 
-/// HOT-011, rule 16: of several sinks, a retry sends to those that have not taken the message.
+/// HOT-011, rule 16: a retry sends only to the sinks that have not taken the message.
 pub async fn a_retry_sends_to_the_others<F: Fixture>(scene: &Scene<F>) {
     let (first, second) = (ScriptedSink::new("first"), ScriptedSink::new("second"));
     second.answer(|message| if message.attempts < 2 { Err(Failure::business("no").into()) } else { Ok(()) });
@@ -192,7 +192,7 @@ pub async fn a_sink_that_is_down_is_left_alone<F: Fixture>(scene: &Scene<F>) {
     let guarded = Guarded::with(sink.clone(), quick());
     let other = ScriptedSink::new("other");
     let outbox = outbox(store.clone(), wide(10)).sink("order.*", guarded.clone()).sink("note", other.clone());
-    // What was walked into it waits for the breaker, not for the policy.
+    // Messages that met the outage wait for the breaker, not for the retry policy.
     let outbox = outbox.retry(FixedDelay(HOUR)).build().await.unwrap();
     let ids = outbox.enqueue_all((0..300).map(|_| draft("order.placed"))).await.unwrap();
     let running = run(&outbox);
@@ -281,7 +281,7 @@ pub async fn the_others_wait_for_it<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
 }
 
-/// HOT-003: what is published while its sink is down is born ready: nobody holds it.
+/// HOT-003: messages published while their sink is down are stored ready: no worker holds them.
 pub async fn nothing_is_born_leased_for_it<F: Fixture>(scene: &Scene<F>) {
     let sink = ScriptedSink::new("broker");
     sink.go_down("nobody answers");
@@ -326,7 +326,7 @@ pub async fn a_silent_sink_has_a_deadline<F: Fixture>(scene: &Scene<F>) {
     }
 }
 
-/// Answers for nobody.
+/// Returns no verdict.
 #[derive(Debug)]
 struct Forgetful;
 
@@ -358,7 +358,7 @@ pub async fn a_forgotten_verdict_is_no_success<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(record.last_error.as_deref(), Some("[INFRA] the sink gave no verdict"));
 }
 
-/// OBX-041: a sink that panics costs what a handler's panic would, and stops nobody.
+/// OBX-041: a sink's panic costs what a handler's would, and stops no other message.
 pub async fn a_sink_that_panics<F: Fixture>(scene: &Scene<F>) {
     let sink = ScriptedSink::new("sink");
     sink.answer(|message| {

@@ -62,7 +62,7 @@ pub async fn a_trace_goes_on<F: Fixture>(scene: &Scene<F>) {
     assert!(spans.iter().all(|span| span.field("trace_id") == parent.trace_id()));
 }
 
-/// RMQ-006: a publisher's own context is carried, too; a header that cannot be read harms nobody.
+/// RMQ-006: a publisher's own context is carried, too; an unreadable header does no harm.
 pub async fn a_publishers_trace<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let outbox = outbox(scene.store(), settings()).on_topic("t", journal.noting("t")).build().await.unwrap();
@@ -82,7 +82,7 @@ pub async fn a_publishers_trace<F: Fixture>(scene: &Scene<F>) {
     assert!(record(outbox.store(), plain).await.message.headers.is_empty());
 }
 
-/// RMQ-006, JOIN-055: steps, waits and continuations all belong to the trace of whoever started their join.
+/// RMQ-006, JOIN-055: steps, waits and continuations all belong to the trace that started their join.
 pub async fn a_joins_trace<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let outbox =

@@ -1,5 +1,5 @@
-//! Watches a simulated run and objects to what may never happen. It is told everything at the moment it takes place, by
-//! the simulated store and by the handlers, and believes nobody else.
+//! Watches a simulated run and reports what must never happen. The simulated store and the handlers tell it everything
+//! at the moment it takes place; it trusts no other source.
 //!
 //! It must never accuse the innocent: what a fault excuses is excused, and no more. The first objection is kept.
 
@@ -115,7 +115,7 @@ fn said_of<'a>(lines: &'a [String], handler: &str) -> &'a str {
 #[derive(Clone, Debug)]
 struct Row {
     seq: i64,
-    /// Gone: no longer there, because it was pruned, or acked in a store that does not keep what is done.
+    /// Gone: no longer there, because it was pruned, or acked in a store that does not keep done messages.
     state: Option<State>,
     epoch: i32,
     attempts: u32,
@@ -212,7 +212,8 @@ impl Audit {
         }
     }
 
-    /// The number of the message with this id. Those that the outbox made by itself are numbered as they are first seen.
+    /// The number of the message with this id. Messages that the outbox created by itself are numbered when they are
+    /// first seen.
     pub(super) fn number_of(&self, id: MessageId) -> usize {
         match usize::try_from(id.as_uuid().as_u128() - 1) {
             Ok(n) if n < self.planned => n,
@@ -457,7 +458,7 @@ impl Audit {
         let lease = settlement.lease;
         self.dropped(life, lease);
         let Some(n) = self.items.get(&lease.item.get()).copied() else {
-            // The row never became visible: somebody released it after a commit that did not take place.
+            // The row never became visible: it was released after a commit that did not take place.
             if settlement.outcome != Outcome::Release {
                 self.object(format!("I2: {lease:?} was settled, and was never committed"));
             }
@@ -572,7 +573,8 @@ impl Audit {
         }
     }
 
-    /// What became of a message, for those who count: its state, if it was ever committed; and whether it is its first life.
+    /// What became of a message, for counting: its state, if it was ever committed, and whether this is its first
+    /// life.
     pub(super) fn fate(&self, id: MessageId) -> Option<(Option<State>, bool)> {
         self.rows.get(&self.number_of(id)).map(|row| (row.state, !row.again))
     }

@@ -296,7 +296,7 @@ fn answer(act: Act) -> HandlerResult {
     }
 }
 
-/// However a call ends, it is recorded; unless its process is gone, and so nobody could know.
+/// However a call ends, it is recorded, unless its process is gone.
 impl Drop for Call {
     fn drop(&mut self) {
         if self.being.is_dead() || self.world.closed.load(Ordering::Relaxed) {

@@ -15,7 +15,7 @@ pub enum Fault {
     ErrorAfter,
     /// A call fails with an error that is not transient.
     Refusal,
-    /// Nobody knows whether a commit took place.
+    /// It is unknown whether a commit took place.
     CommitUnknown,
     /// A call takes as long as leases do.
     Slow,

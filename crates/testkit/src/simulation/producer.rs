@@ -1,5 +1,5 @@
-//! Those who publish, and the operators: they do what the plan says, and repeat what failed with the same ids, as a program
-//! that knows the protocol would.
+//! Publishers and operators: they do what the plan says, and repeat failed calls with the same ids, as a program that knows
+//! the protocol would.
 //!
 //! They must not know how a transaction really ended: only the simulated database does.
 

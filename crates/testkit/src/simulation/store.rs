@@ -51,7 +51,7 @@ struct Journey {
 enum Kind {
     /// One transaction of the store's own.
     Whole,
-    /// A statement in somebody's transaction: if it fails, the transaction is lost.
+    /// A statement in a caller's transaction: if it fails, the transaction is lost.
     Statement,
     /// A commit, of whatever.
     Commit,
@@ -306,7 +306,7 @@ impl SimStore {
         }
     }
 
-    /// The database makes whoever uses a dedup key of an open transaction wait for its end.
+    /// The database makes a publisher wait that uses the dedup key of an open transaction.
     async fn wait_for_dedup(&self, messages: &[NewMessage], number: u64) {
         let keys: Vec<[u8; 32]> = messages.iter().filter_map(|message| message.dedup().copied()).collect();
         loop {
@@ -709,8 +709,7 @@ impl TransactionalStore for SimStore {
     }
 }
 
-/// A statement about joins in somebody's transaction: what a fault does to it makes the transaction useless; what is
-/// refused does not.
+/// A statement about joins in a caller's transaction: a fault makes the transaction useless, a refusal does not.
 macro_rules! statement {
     ($self:ident, $connection:ident, $name:literal, $call:ident($($argument:expr),*)) => {{
         if $connection.doomed {

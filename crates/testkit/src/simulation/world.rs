@@ -70,7 +70,7 @@ pub(super) struct Being {
     pub(super) node: usize,
     dead: AtomicBool,
     paused_until: AtomicU64,
-    /// Somebody inside ended it.
+    /// The process ended it itself.
     pub(super) killed: Notify,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct State {
     pub(super) audit: Audit,
     pub(super) log: Vec<(u64, What)>,
     pub(super) hits: BTreeMap<&'static str, u64>,
-    /// Until when nobody reaches the database.
+    /// Until when the database cannot be reached.
     pub(super) outage_until: u64,
     pub(super) healed: bool,
     objected: bool,
@@ -172,7 +172,7 @@ pub enum Sabotage {
     MiscountSteps,
     /// A continuation is said to be stored, and is not.
     ForgetContinuations,
-    /// Whoever sends a continuation again is told that it is the first time.
+    /// Sending a continuation again reports that it is the first time.
     ContinueAgain,
     /// Which receivers of a message are done is not stored.
     ForgetReceivers,

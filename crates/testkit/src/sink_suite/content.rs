@@ -54,7 +54,7 @@ pub async fn any_bytes<F: SinkFixture>(fixture: &Arc<F>) {
     }
 }
 
-/// Headers may be empty, long, and full of characters that mean something to somebody; none of them becomes another header.
+/// Headers may be empty, long, and full of special characters; none of them becomes another header.
 pub async fn odd_headers<F: SinkFixture>(fixture: &Arc<F>) {
     fixture.take("headers").await;
     let sink = fixture.sink(fixture.server());
@@ -89,7 +89,7 @@ pub async fn in_the_order_of_the_batch<F: SinkFixture>(fixture: &Arc<F>) {
     assert_eq!(ids, sent);
 }
 
-/// Protocol rule 7: sent again, it is the same message: whoever gets it twice can tell.
+/// Protocol rule 7: sent again, it is the same message: a receiver that gets it twice can tell.
 pub async fn a_repeated_message_has_the_same_id<F: SinkFixture>(fixture: &Arc<F>) {
     fixture.take("again").await;
     let sink = fixture.sink(fixture.server());

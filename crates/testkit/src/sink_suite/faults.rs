@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::support::{LONG, arrived, message, messages, send};
 use crate::{Mode, Proxy, SinkFixture};
 
-/// A port of loopback where nobody listens.
+/// A port of loopback without a listener.
 async fn nowhere() -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap()
@@ -58,7 +58,7 @@ pub async fn a_lost_connection_is_replaced<F: SinkFixture>(fixture: &Arc<F>) {
     arrived(fixture, "order.placed", &after).await;
 }
 
-/// RMQ-001, F-06: whoever was not told that a message is kept does not say so; sent again, it is the same message.
+/// RMQ-001, F-06: a sink that got no confirmation does not report success; sent again, it is the same message.
 pub async fn a_lost_answer_is_no_success<F: SinkFixture>(fixture: &Arc<F>) {
     fixture.take("order.placed").await;
     let proxy = Proxy::start(fixture.server()).await.unwrap();

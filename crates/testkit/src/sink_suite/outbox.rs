@@ -143,7 +143,8 @@ pub async fn slow_through_lost_answers<F: SinkFixture>(fixture: &Arc<F>) {
     sender.stop().await;
 }
 
-/// RMQ-002, RMQ-005: what nobody takes waits, uncharged, and stops nothing else; when somebody takes it, it goes.
+/// RMQ-002, RMQ-005: an unroutable message waits, uncharged, and stops nothing else; it is sent once there is a
+/// route.
 pub async fn an_unroutable_message_waits<F: SinkFixture>(fixture: &Arc<F>) {
     fixture.take("known").await;
     let proxy = Proxy::start(fixture.server()).await.unwrap();

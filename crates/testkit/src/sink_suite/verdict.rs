@@ -7,7 +7,7 @@ use posthaste_core::{FailureClass, Sink as _};
 use super::support::{CANARY, arrived, message, messages, send};
 use crate::SinkFixture;
 
-/// RMQ-002: a message that nobody takes is unroutable, at once, and the sink is not down.
+/// RMQ-002: a message without a queue or stream is unroutable, at once, and the sink is not down.
 pub async fn nobody_takes_it<F: SinkFixture>(fixture: &Arc<F>) {
     let sink = fixture.sink(fixture.server());
     let verdict = send(&sink, &messages("nobody.listens", 1)).await.remove(0);
@@ -17,7 +17,7 @@ pub async fn nobody_takes_it<F: SinkFixture>(fixture: &Arc<F>) {
     assert!(sink.probe().await.is_ok());
 }
 
-/// RMQ-005: once somebody takes messages of the topic, the next try succeeds.
+/// RMQ-005: once a queue or stream takes the topic, the next try succeeds.
 pub async fn until_somebody_does<F: SinkFixture>(fixture: &Arc<F>) {
     let sink = fixture.sink(fixture.server());
     let batch = messages("later", 3);

@@ -66,7 +66,8 @@ pub async fn only_a_claim_knows_their_turn<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(fixture.store(), 10).await, [waiting[0].id(), waiting[3].id(), waiting[4].id()]);
 }
 
-/// HOT-002, OBX-051: nobody who died holds what was born leased for ever, and its old lease is worth nothing then.
+/// HOT-002, OBX-051: a dead worker does not hold messages of the hot path for ever, and its old lease is then worth
+/// nothing.
 pub async fn a_lost_birth_is_reaped<F: Fixture>(fixture: &Arc<F>) {
     let (store, messages) = (fixture.store(), plains(1));
     let old = born(&**fixture, &messages).await[0].unwrap();
@@ -91,7 +92,7 @@ pub async fn a_birth_rolled_back<F: Fixture>(fixture: &Arc<F>) {
     assert!(records(fixture.store()).await.is_empty());
 }
 
-/// Rule 7: a duplicate is not leased to anybody by being published again.
+/// Rule 7: publishing a duplicate leases it to no worker.
 pub async fn a_duplicate_is_not_born<F: Fixture>(fixture: &Arc<F>) {
     let (store, message) = (fixture.store(), plain());
     enqueue_one(store, message.clone()).await;

@@ -1,6 +1,6 @@
 //! Many workers at once: nothing twice, nothing lost, nothing out of order.
 //!
-//! These cases never assert who wins, only that somebody does and that all accounts agree.
+//! These cases never assert which call wins, only that exactly one does and that all accounts agree.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -101,7 +101,8 @@ pub async fn slow_keys_stay_in_order<F: Fixture>(fixture: &Arc<F>) {
     history.key_order().unwrap();
 }
 
-/// Rule 5, rule 7: the same dedup key from eight transactions at once is stored once, and everybody is told which.
+/// Rule 5, rule 7: the same dedup key from eight transactions at once is stored once, and every publisher learns
+/// which.
 pub async fn slow_one_of_many_duplicates<F: Fixture>(fixture: &Arc<F>) {
     for round in 0..10 {
         let mut publishers = JoinSet::new();

@@ -67,7 +67,7 @@ pub async fn a_payload_of_1_mib<F: Fixture>(fixture: &Arc<F>) {
     assert_round_trip(&**fixture, random).await;
 }
 
-/// F-13: a payload far above the default limit, for whoever raises it.
+/// F-13: a payload far above the default limit, with a raised limit.
 pub async fn a_payload_of_16_mib<F: Fixture>(fixture: &Arc<F>) {
     let random: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(16 << 20).collect();
     assert_round_trip(&**fixture, random).await;

@@ -155,7 +155,7 @@ pub async fn scheduled_messages_wait<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(fixture.store(), 10).await, [by_time]);
 }
 
-/// OBX-013: a due time in the past means now, and does not push a message ahead of those that waited longer.
+/// OBX-013: a due time in the past means now, and does not push a message ahead of messages that waited longer.
 pub async fn a_past_due_time_means_now<F: Fixture>(fixture: &Arc<F>) {
     let first = enqueue_one(fixture.store(), plain()).await;
     let now = fixture.now().await;

@@ -1,4 +1,4 @@
-//! Messages that nobody wants any more after a time.
+//! Messages that are given up after their expiry.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub async fn expired_from_the_first<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(fixture.store().expire(10).await.unwrap().messages, 1);
 }
 
-/// Expiry is for what nobody claimed: a leased message is its worker's, and what is over stays as it is.
+/// Only unclaimed messages expire: a leased message is its worker's, and done and dead ones stay as they are.
 pub async fn only_ready_ones_expire<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let expiring = || draft("topic").expires_after(HOUR).build().unwrap();

@@ -45,7 +45,8 @@ pub async fn handlers_that_are_done_are_remembered<F: Fixture>(fixture: &Arc<F>)
     assert_eq!((dead.state, dead.message.handled), (State::Dead, vec!["only".to_owned()]));
 }
 
-/// HOT-011: what is not mentioned stays as it was, through every verb that gives a message back, and through a requeue.
+/// HOT-011: receivers that are not mentioned stay as they were, through every verb that gives a message back, and
+/// through a requeue.
 pub async fn what_is_not_mentioned_stays<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let message = leased(store).await;
@@ -87,7 +88,8 @@ pub async fn an_empty_list_is_a_list<F: Fixture>(fixture: &Arc<F>) {
     assert!(claim_one(store).await.handled.is_empty());
 }
 
-/// HOT-011: whoever lost the lease changes no names, nor does a repeated ack; of a batch each has its own.
+/// HOT-011: a worker that lost the lease changes no names, nor does a repeated ack; in a batch each settlement has
+/// its own.
 pub async fn only_the_holder_says_who_is_done<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let old = leased(store).await;

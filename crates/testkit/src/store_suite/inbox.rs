@@ -24,7 +24,7 @@ pub(crate) fn inbox<F: Fixture>(fixture: &F) -> Inbox<F::Store> {
     Inbox::new(fixture.store().clone(), CONSUMER).unwrap()
 }
 
-/// A message that nobody has seen.
+/// A new message.
 pub(crate) fn received() -> Received {
     Received::new(SOURCE, MessageId::new(), "order.placed", "{}")
 }
@@ -143,7 +143,7 @@ pub async fn names_of_full_length<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
-/// INB-001: a transaction meets what it has remembered itself; nobody else sees it before the commit.
+/// INB-001: a transaction sees its own inbox rows; no other one sees them before the commit.
 pub async fn seen_by_its_own_transaction<F: Fixture>(fixture: &Arc<F>) {
     let (inbox, message) = (inbox(&**fixture), received());
     let mut tx = fixture.begin().await;
@@ -155,7 +155,7 @@ pub async fn seen_by_its_own_transaction<F: Fixture>(fixture: &Arc<F>) {
     assert!(remembered(fixture.store(), &message).await.is_some());
 }
 
-/// INB-002: what was rolled back was never there.
+/// INB-002: a row that was rolled back was never there.
 pub async fn a_rollback_leaves_no_row<F: Fixture>(fixture: &Arc<F>) {
     let (inbox, message) = (inbox(&**fixture), received());
     for _ in 0..3 {
@@ -168,7 +168,7 @@ pub async fn a_rollback_leaves_no_row<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(once(&**fixture, &inbox, &altered(&message)).await, Once::First);
 }
 
-/// INB-002: a savepoint rolled back inside a committed transaction takes along what was remembered since, and only that.
+/// INB-002: a savepoint rolled back inside a committed transaction removes the rows written since, and only those.
 pub async fn a_savepoint_takes_it_back<F: Fixture>(fixture: &Arc<F>) {
     let (inbox, before, after) = (inbox(&**fixture), received(), received());
     let mut tx = fixture.begin().await;
@@ -240,7 +240,7 @@ pub async fn what_is_kept_for_audit<F: Fixture>(fixture: &Arc<F>) {
         assert_eq!(record.payload.as_deref(), keep.then_some(&b"{}"[..]));
         assert_eq!(record.occurred_at, keep.then_some(occurred));
         assert_near(record.received_at, fixture.now().await);
-        // Meeting it again keeps what was kept.
+        // A repetition keeps the stored row.
         once(&**fixture, &inbox.keep_payload(!keep), &message).await;
         assert_eq!(remembered(store, &message).await.unwrap(), record);
     }
@@ -251,7 +251,7 @@ pub async fn what_is_kept_for_audit<F: Fixture>(fixture: &Arc<F>) {
     assert!(store.remembered(CONSUMER, "other", message.id).await.unwrap().is_none());
 }
 
-/// Rule 10: what a publisher says about its time may be any nonsense, and stops nobody.
+/// Rule 10: a publisher's time may be nonsense, and stops no consumer.
 pub async fn odd_times_stop_nobody<F: Fixture>(fixture: &Arc<F>) {
     let inbox = inbox(&**fixture);
     let epoch = SystemTime::UNIX_EPOCH;

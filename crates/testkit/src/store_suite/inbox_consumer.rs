@@ -131,7 +131,7 @@ pub async fn a_failed_handler_leaves_no_row<F: Fixture>(fixture: &Arc<F>) {
     assert_acted(store, &[&message]).await;
 }
 
-/// INB-002: a handler that panics has failed, and stops nobody.
+/// INB-002: a handler that panics has failed, and does not stop the consumer.
 pub async fn a_panic_is_a_failure<F: Fixture>(fixture: &Arc<F>) {
     let (store, message) = (fixture.store(), received());
     let (consumer, _) = consumer(store, &[Answer::Panic, Answer::Panic]);
@@ -164,7 +164,7 @@ pub async fn attempts_come_to_an_end<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(consumer.receive(&message, charged(0)).await, Disposal::Ack);
 }
 
-/// INB-006, M-22: what is an outage costs no attempt, not even the last.
+/// INB-006, M-22: an outage costs no attempt, not even the last.
 pub async fn outages_cost_no_attempt<F: Fixture>(fixture: &Arc<F>) {
     let message = received();
     let (consumer, _) = consumer(fixture.store(), &[Answer::Infrastructure; 3]);
@@ -198,7 +198,7 @@ pub async fn dead_at_once<F: Fixture>(fixture: &Arc<F>) {
     assert_nothing(&**fixture, &message).await;
 }
 
-/// INB-001: one id for two messages is not swallowed: the second is a dead letter, and nobody acts upon it.
+/// INB-001: one id for two messages is not swallowed: the second is a dead letter, and its handler does not run.
 pub async fn an_altered_message_is_dead<F: Fixture>(fixture: &Arc<F>) {
     let (store, message) = (fixture.store(), received());
     let (consumer, actor) = consumer(store, &[]);

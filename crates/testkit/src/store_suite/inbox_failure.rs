@@ -47,8 +47,8 @@ pub async fn a_commit_that_fails<F: Fixture>(fixture: &Arc<F>) {
     assert_acted(fixture.store(), &[&message]).await;
 }
 
-/// Rule 7, crash point B3: a commit of which nobody knows whether it took place is looked into at once: the message is found,
-/// and its handler does not run again. If nobody ever knows, the message comes again, at no cost.
+/// Rule 7, crash point B3: after a commit with an unknown outcome the consumer checks at once: it finds the row, and the
+/// handler does not run again. If the outcome stays unknown, the message comes again, at no cost.
 pub async fn a_commit_whose_answer_is_lost<F: Fixture>(fixture: &Arc<F>) {
     let store = Counting::new(fixture.store().clone());
     let (consumer, actor) = consumer(&store, &[]);
@@ -65,7 +65,7 @@ pub async fn a_commit_whose_answer_is_lost<F: Fixture>(fixture: &Arc<F>) {
     assert_acted(fixture.store(), &[&message, &other]).await;
 }
 
-/// INB-003: nobody is told before the commit, and no failed handler's transaction is committed.
+/// INB-003: the broker is not told before the commit, and no failed handler's transaction is committed.
 pub async fn a_commit_is_asked_for_before_it_is_told<F: Fixture>(fixture: &Arc<F>) {
     let store = Counting::new(fixture.store().clone());
     let (consumer, _) = consumer(&store, &[Answer::Business]);

@@ -20,7 +20,7 @@ async fn many<F: Fixture>(fixture: &F, inbox: &Inbox<F::Store>, count: usize) ->
     messages
 }
 
-/// INB-004: what is older than its retention is forgotten, and may then be met for the first time again; nothing else is.
+/// INB-004: rows older than their retention are forgotten, and their messages are new again; no other rows are.
 pub async fn by_age<F: Fixture>(fixture: &Arc<F>) {
     let (store, inbox) = (fixture.store(), inbox(&**fixture).keep_for(HOUR).unwrap());
     let old = many(&**fixture, &inbox, 3).await;
@@ -40,7 +40,7 @@ pub async fn by_age<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
-/// INB-004: a consumer forgets its own, and nobody else's.
+/// INB-004: a consumer forgets its own rows, and no other's.
 pub async fn of_one_consumer<F: Fixture>(fixture: &Arc<F>) {
     let (store, message) = (fixture.store(), received());
     let names = [CONSUMER, "STOCK", "stock ", "stocks"];
@@ -149,6 +149,6 @@ pub async fn slow_one_process_at_a_time<F: Fixture>(fixture: &Arc<F>) {
     for (_, _, process) in processes {
         process.await.unwrap();
     }
-    // Somebody's turn was just now.
+    // Another process has just had its turn.
     assert!(!fixture.store().turn("inbox one", posthaste_core::Turn::Every(HOUR)).await.unwrap());
 }

@@ -100,12 +100,12 @@ async fn meet<F: Fixture>(fixture: &Arc<F>, commits: bool) {
     }
 }
 
-/// INB-001: whoever comes second while the first is open is repeated once that has committed.
+/// INB-001: the second transaction gets a repetition once the first, still open, has committed.
 pub async fn the_second_waits_for_a_commit<F: Fixture>(fixture: &Arc<F>) {
     meet(fixture, true).await;
 }
 
-/// INB-002: whoever comes second while the first is open is first once that has rolled back.
+/// INB-002: the second transaction is first once the other, still open, has rolled back.
 pub async fn the_second_waits_for_a_rollback<F: Fixture>(fixture: &Arc<F>) {
     meet(fixture, false).await;
 }
@@ -169,7 +169,7 @@ pub async fn in_opposite_order<F: Fixture>(fixture: &Arc<F>) {
     assert_acted(fixture.store(), &messages.iter().collect::<Vec<_>>()).await;
 }
 
-/// INB-004: while others remember, what is old is forgotten and what is not is kept.
+/// INB-004: while other transactions add rows, old rows are forgotten and the rest is kept.
 pub async fn slow_forget_against_remember<F: Fixture>(fixture: &Arc<F>) {
     const EACH: usize = 200;
     let (store, inbox) = (fixture.store(), inbox(&**fixture));

@@ -140,7 +140,7 @@ pub async fn steps_beyond_the_expected_are_refused<F: Fixture>(fixture: &Arc<F>)
     assert_exact(store).await;
 }
 
-/// JOIN-042: a join that is over, in whichever way, takes no new steps, but those that it has may be attached again.
+/// JOIN-042: a join that has ended, in whichever way, takes no new steps, but its own may be attached again.
 pub async fn a_join_that_is_over_takes_no_new_steps<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let expiring = NewJoin::expecting(2).expires_after(HOUR);
@@ -200,7 +200,7 @@ pub async fn the_first_objection_is_told<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-013 as amended, M-12: what is done or dead when it is attached counts at once; what is not, does not.
+/// JOIN-013 as amended, M-12: a message that is done or dead when it is attached counts at once; others do not.
 pub async fn a_late_attach_counts_at_once<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let ids = enqueue(store, &plains(4)).await;
@@ -277,7 +277,8 @@ pub async fn attach_what_is_born_leased<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// HOT-002: what was attached in a transaction, or after a savepoint, that was rolled back is no step, and does not count.
+/// HOT-002: a message attached in a transaction, or after a savepoint, that was rolled back is no step, and does not
+/// count.
 pub async fn an_attach_rolled_back<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     enqueue(store, &plains(4)).await;

@@ -51,7 +51,7 @@ pub async fn the_last_abandonment_counts<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-031: so does the expiry of a message that nobody claimed.
+/// JOIN-031: so does the expiry of a message that no worker claimed.
 pub async fn an_expired_step_counts<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let expiring = || draft("topic").expires_after(HOUR).build().unwrap();
@@ -354,7 +354,7 @@ pub async fn the_time_of_the_last_change<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// OBX-089: what is in no join ends without one, while joins are about.
+/// OBX-089: a message that is in no join ends without one, while other joins exist.
 pub async fn messages_of_no_join<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, _) = leased_fan(&**fixture, 1).await;

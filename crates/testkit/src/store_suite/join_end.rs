@@ -116,7 +116,7 @@ pub async fn a_deadline_ends_a_join<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Only pending joins with a deadline expire, at most so many at a time, those that were due first before the others.
+/// Only pending joins with a deadline expire, at most so many at a time, the earliest deadlines first.
 pub async fn deadlines_in_portions<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let mut ids = Vec::new();
@@ -257,7 +257,7 @@ pub async fn deadlines_come_before_expired_messages<F: Fixture>(fixture: &Arc<F>
     assert_exact(store).await;
 }
 
-/// Until somebody has looked, a join whose deadline has passed is pending: steps count, and may end it.
+/// Until it is checked, a join whose deadline has passed is pending: steps count, and may end it.
 pub async fn nobody_looked_in_time<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let id = with_deadline(&**fixture, 2, HOUR / 4).await;

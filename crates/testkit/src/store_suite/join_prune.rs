@@ -1,4 +1,4 @@
-//! Keeping what a join still needs, and removing joins that nobody needs any more.
+//! Pruning keeps the messages that a pending join needs, and removes joins that have ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,7 +165,7 @@ pub async fn kept_joins_hold_nothing_up<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Rule 10: messages whose join is gone come to their end all the same, and the same join can be started anew.
+/// Rule 10: messages whose join is gone end all the same, and the same join can be started again.
 pub async fn messages_outlive_their_join<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let new = expecting(3);

@@ -1,7 +1,7 @@
 //! Joins that many change at once: nothing is lost, nothing counts twice, and every join ends once.
 //!
-//! These cases never assert who wins, only that somebody does and that all accounts agree. No task waits for another's
-//! call while it has a transaction open: some databases have one writer.
+//! These cases never assert which call wins, only that exactly one does and that all accounts agree. No task waits for
+//! another's call while it has a transaction open: some databases have one writer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ enum Order {
     Free,
 }
 
-/// JOIN-062: whether a user runs his transaction again.
+/// JOIN-062: whether a user would run the transaction again.
 fn lost(error: &Error, tries: usize) -> bool {
     assert!(tries < TRIES, "{tries} times: {error}");
     error.is_transient()
@@ -539,7 +539,8 @@ pub async fn slow_prune_of_many_against_attach<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// M-24: pruning against attaching: what became a step of a pending join is still there, and what is gone was refused.
+/// M-24: pruning against attaching: a message that became a step of a pending join is still there, and attaching a
+/// pruned one was refused.
 pub async fn slow_prune_against_attach<F: Fixture>(fixture: &Arc<F>) {
     const ROUNDS: usize = 50;
     let store = fixture.store();

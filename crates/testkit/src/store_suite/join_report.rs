@@ -70,7 +70,7 @@ pub async fn a_report_can_be_repeated<F: Fixture>(fixture: &Arc<F>) {
     exact_with_ends(fixture, &held[..2].iter().map(|one| one.lease()).collect::<Vec<_>>()).await;
 }
 
-/// Acks what is left, so that whoever looks at the messages finds them over, and checks the joins.
+/// Acks the remaining messages, so that all have ended, and checks the joins.
 async fn exact_with_ends<F: Fixture>(fixture: &Arc<F>, leases: &[posthaste_core::Lease]) {
     let batch: Vec<_> = leases.iter().map(|lease| Settlement::new(*lease, Outcome::Ack)).collect();
     assert_eq!(fixture.store().settle(&batch).await.unwrap().joins, []);

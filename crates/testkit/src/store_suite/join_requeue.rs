@@ -67,7 +67,7 @@ pub async fn nothing_else_is_taken_back<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-042: what was counted in a join that is over stays, whatever becomes of the message.
+/// JOIN-042: the counts of a join that has ended stay, whatever becomes of the message.
 pub async fn what_is_over_stays_counted<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, held) = leased_fan(&**fixture, 2).await;

@@ -32,7 +32,7 @@ pub async fn a_join_begins_with_nothing<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-003, OBX-080: what is left out, or empty, is none.
+/// JOIN-003, OBX-080: a field that is left out, or empty, means none.
 pub async fn what_is_left_out_of_a_join_is_none<F: Fixture>(fixture: &Arc<F>) {
     let empty = NewJoin::expecting(1).grouping_key("").metadata("");
     for new in [NewJoin::expecting(1), empty] {

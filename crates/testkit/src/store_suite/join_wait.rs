@@ -266,7 +266,7 @@ pub async fn a_wait_rolled_back<F: Fixture>(fixture: &Arc<F>) {
     store.wait_for_join(fixture.connection(&mut tx), id, gone.id()).await.unwrap();
     insert(&**fixture, &mut tx, std::slice::from_ref(&gone)).await;
     fixture.rollback(tx).await;
-    // Stored by somebody after the registration was taken back: a message like any other.
+    // Stored by a user after the registration was rolled back: a message like any other.
     let mut tx = fixture.begin().await;
     insert(&**fixture, &mut tx, std::slice::from_ref(&stays)).await;
     fixture.savepoint(fixture.connection(&mut tx)).await;

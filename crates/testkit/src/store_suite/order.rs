@@ -65,7 +65,8 @@ pub async fn nothing_overtakes_within_a_key<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
-/// Rule 14: a key is one key over all topics, so a message that nobody here handles holds back those that somebody does.
+/// Rule 14: a key is one key over all topics, so a message without a handler here holds back later messages that have
+/// one.
 pub async fn a_key_spans_topics<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let first = enqueue_one(store, draft("unknown").key("k").build().unwrap()).await;
@@ -78,7 +79,7 @@ pub async fn a_key_spans_topics<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(store.claim(&known).await.unwrap()[0].id, second);
 }
 
-/// OBX-010 for keys: those that differ in case, in a space or in composition are different keys.
+/// OBX-010 for keys: keys that differ in case, in a space or in composition are different.
 pub async fn keys_are_compared_byte_by_byte<F: Fixture>(fixture: &Arc<F>) {
     let keys = ["key", "Key", "KEY", "key ", " key", "kéy", "ke\u{301}y", "keý", "ke", "ß", "ss"];
     let batch: Vec<_> = keys.iter().map(|key| keyed(key)).collect();
@@ -153,8 +154,8 @@ pub async fn skip_goes_on<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(store.park(10).await.unwrap(), 0);
     assert_eq!(store.requeue(&change()).await.unwrap(), [head]);
     let last = enqueue_one(store, keyed("k")).await;
-    // The requeued one is the first of its key by its number. The next one is out already, which nobody can undo; but
-    // the last one waits for both.
+    // The requeued one is the first of its key by its number. The next one was already delivered, which cannot be
+    // undone, but the last one waits for both.
     assert_eq!(claim_ids(store, 10).await, [head]);
     apply(store, next.lease(), Outcome::Ack).await;
     assert!(claim(store, 10).await.is_empty(), "{last} waits");
@@ -172,7 +173,7 @@ pub async fn the_dead_ones_policy_decides<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(store, 10).await, [blocking]);
 }
 
-/// A death holds back only its own key, and only what was enqueued after it.
+/// A dead message holds back only its own key, and only messages enqueued after it.
 pub async fn a_death_holds_back_only_what_is_behind_it<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let ids = enqueue(store, &[with_policy(OrderPolicy::Skip), with_policy(OrderPolicy::Block)]).await;

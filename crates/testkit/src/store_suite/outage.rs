@@ -45,7 +45,7 @@ pub async fn an_outage_has_a_beginning<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claimed.attempts, 0);
 }
 
-/// INB-006: what is no failure neither breaks an outage nor begins one.
+/// INB-006: an outcome that is no failure neither ends an outage nor begins one.
 pub async fn a_pause_is_no_break<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let id = enqueue_one(store, plain()).await;
@@ -62,7 +62,7 @@ pub async fn a_pause_is_no_break<F: Fixture>(fixture: &Arc<F>) {
     assert_near(since, fixture.now().await - HOUR - LEASE - MINUTE);
 }
 
-/// INB-006: a failure that costs an attempt breaks the outage: the next one begins anew.
+/// INB-006: a failure that costs an attempt ends the outage: the next one begins a new outage.
 pub async fn a_charged_failure_breaks_it<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     enqueue_one(store, plain()).await;
@@ -117,7 +117,7 @@ pub async fn the_age_given_decides<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(state(store, id).await, Some(State::Dead));
 }
 
-/// INB-006: a requeued message begins anew.
+/// INB-006: a requeued message starts without an outage.
 pub async fn a_requeue_breaks_it<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let id = enqueue_one(store, plain()).await;

@@ -95,7 +95,7 @@ pub async fn pruning_the_head_unparks<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
-/// `park`: in portions, and only what is due, behind the dead one, and of its key.
+/// `park`: in batches, and only due messages behind the dead one, of its key.
 pub async fn only_what_is_due_is_parked<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     dead_from(store, parking()).await;
@@ -136,7 +136,7 @@ pub async fn what_is_ahead_is_not_parked<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(drain(store).await, ids);
 }
 
-/// `park`: what is behind another key's dead message stays where it is.
+/// `park`: messages behind another key's dead message stay where they are.
 pub async fn keys_are_parked_apart<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let of = |key: &str| draft("topic").key(key).order(OrderPolicy::Park).build().unwrap();

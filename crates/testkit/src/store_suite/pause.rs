@@ -1,4 +1,4 @@
-//! Pauses: topics that nobody claims until they are resumed.
+//! Pauses: topics that workers do not claim until they are resumed.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ async fn enqueue_topics<S: StoreAdmin>(store: &S, topics: &[&str]) {
     enqueue(store, &batch).await;
 }
 
-/// What is paused is not claimed: one topic, the beginning of some, or all; what is resumed is.
+/// Paused messages are not claimed: one topic, a prefix, or all. Resumed ones are.
 pub async fn paused_is_not_claimed<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     enqueue_topics(store, &["order", "order.paid", "order.placed", "payment"]).await;
@@ -67,7 +67,7 @@ pub async fn pauses_overlap<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claimable(store).await, ["order.paid", "order.placed", "payment"]);
 }
 
-/// Paused twice is paused once, by whoever was first; what is not paused cannot be resumed.
+/// A second pause changes nothing, and the first caller stays recorded. A topic that is not paused cannot be resumed.
 pub async fn twice_is_once<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let before = fixture.now().await;
@@ -166,7 +166,7 @@ pub async fn suspects_are_paused<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim(store, 10).await.len(), 2);
     fixture.advance(LEASE + MINUTE).await;
     assert_eq!(store.reap(10).await.unwrap().ready, 2);
-    // Overdue, so that they go before what is clean.
+    // Overdue, so that they go before clean messages.
     fixture.advance(LEASE + MINUTE).await;
     enqueue_topics(store, &["clean"]).await;
     pause(store, "order").await;
@@ -193,7 +193,7 @@ pub async fn keys_wait_behind_it<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(store, 10).await, [ids[0]]);
 }
 
-/// What is paused uses up no limit, of whatever priority it is.
+/// Paused messages use up no limit, whatever their priority.
 pub async fn the_others_fill_the_limit<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let urgent = || draft("paused").priority(-5).build().unwrap();

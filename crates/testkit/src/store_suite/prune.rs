@@ -1,4 +1,4 @@
-//! The end of the end: removing, or archiving, what is over and old enough.
+//! Removing, or archiving, done and dead messages that are old enough.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub async fn an_archived_message_can_return<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
-/// Transition done or dead to gone: in portions of at most what was asked for.
+/// Transition done or dead to gone: in batches of at most the given size.
 pub async fn prune_in_portions<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     dead(store, 1_500).await;

@@ -1,4 +1,4 @@
-//! A holder who is late against the reaper: exactly one of them wins, and the answer says who.
+//! A late holder against the reaper: exactly one of them wins, and the result says which.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn race<F: Fixture>(fixture: &Arc<F>, verb: Option<Outcome>, won: impl Fn(
         let (lease, verb) = (message.lease(), verb.clone());
         let late = tokio::spawn(async move { attempt(&holder, lease, verb).await });
         let reap = tokio::spawn(async move { reaper.reap(10).await.unwrap() });
-        // Whoever is awaited first is no more likely to win: both are under way.
+        // The one that is awaited first is no more likely to win: both are under way.
         let (answer, reaped) = (late.await.unwrap(), reap.await.unwrap());
         let record = record(store, message.id).await;
         match answer {
@@ -45,7 +45,7 @@ async fn race<F: Fixture>(fixture: &Arc<F>, verb: Option<Outcome>, won: impl Fn(
     }
 }
 
-/// Gets the message out of the way, whoever has it.
+/// Gets the message out of the way, whichever worker has it.
 async fn finish<F: Fixture>(fixture: &F, record: &Record, message: &Message) {
     let store = fixture.store_that_deletes();
     match record.state {

@@ -59,7 +59,7 @@ pub async fn reap_takes_nothing_else<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(records(store).await[..4], before[..4]);
 }
 
-/// At most so many, those that ran out first before the others.
+/// At most so many, the ones that ran out first before the others.
 pub async fn reap_in_portions<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let mut ids = Vec::new();
@@ -162,7 +162,7 @@ pub async fn once_a_suspect<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(store, 10).await, [suspect, clean], "a new chance is a clean one");
 }
 
-/// Rule 4: whose topics a worker does not handle, it neither claims nor waits for.
+/// Rule 4: a worker neither claims nor waits for messages of topics that it does not handle.
 pub async fn suspects_of_other_topics<F: Fixture>(fixture: &Arc<F>) {
     suspects(&**fixture, 1).await;
     fixture.advance(2 * LEASE).await;

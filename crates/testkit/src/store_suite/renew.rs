@@ -1,4 +1,4 @@
-//! Renewal: who still holds a message goes on holding it.
+//! Renewal: a worker that still holds a message goes on holding it.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub async fn renewal_can_shorten<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(fixture.store().reap(10).await.unwrap().ready, 1);
 }
 
-/// OBX-049: a lease that ran out is renewed if nobody took the message over, and then it is not reaped.
+/// OBX-049: a lease that ran out is renewed if no other worker took the message over, and then it is not reaped.
 pub async fn a_lease_that_ran_out_is_renewed<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let message = leased(store).await;

@@ -10,13 +10,13 @@ use posthaste_core::{
 use super::support::*;
 use crate::Fixture;
 
-/// Asserts that a message is held by nobody.
+/// Asserts that no worker holds a message.
 #[track_caller]
 fn assert_nobodys(record: &Record, state: State) {
     assert_eq!((record.state, record.leased_until, &record.worker), (state, None, &None));
 }
 
-/// Asserts that nothing of what was published, nor its place, has changed.
+/// Asserts that neither the published fields of a message nor its place have changed.
 #[track_caller]
 fn assert_same_content(record: &Record, claimed: &Message) {
     let mut expected = claimed.clone();
@@ -38,7 +38,7 @@ pub async fn ack_is_done<F: Fixture>(fixture: &Arc<F>) {
     assert!(claim(fixture.store(), 10).await.is_empty());
 }
 
-/// RMQ-011: a store that does not keep what is done deletes it on ack, and only that.
+/// RMQ-011: a store that does not keep done messages deletes them on ack, and only those.
 pub async fn ack_deletes_where_done_is_not_kept<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store_that_deletes();
     let ids = enqueue(&store, &plains(3)).await;
@@ -92,8 +92,8 @@ pub async fn answers_come_as_they_were_asked_for<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(records(&store).await, []);
 }
 
-/// OBX-035, OBX-036, OBX-037, OBX-040, OBX-041, HOT-005: an abandoned message is nobody's, one attempt poorer, and comes
-/// back after the delay.
+/// OBX-035, OBX-036, OBX-037, OBX-040, OBX-041, HOT-005: an abandoned message has no holder and one attempt less, and
+/// comes back after the delay.
 pub async fn abandon_comes_back_later<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let message = leased(store).await;
@@ -245,7 +245,7 @@ pub async fn the_last_failure_is_kept<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
-/// OBX-030: every verb is accepted after the lease has run out, as long as nobody took the message over.
+/// OBX-030: every verb is accepted after the lease has run out, as long as no other worker took the message over.
 pub async fn late_but_still_the_holder<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     for (name, verb) in verbs() {

@@ -105,7 +105,7 @@ pub async fn a_thousand_at_once<F: Fixture>(fixture: &Arc<F>) {
     let held = claim(store, 1_000).await;
     let settlement = |(n, message): (usize, &Message)| {
         let mut lease = message.lease();
-        // Every third comes from a holder who lost it.
+        // Every third comes from a worker that lost the lease.
         lease.epoch = lease.epoch.wrapping_sub(i32::from(n % 3 == 0));
         Settlement::new(lease, if n % 2 == 0 { Outcome::Ack } else { abandon(HOUR) })
     };

@@ -76,7 +76,7 @@ pub async fn what_fails_without_charge_is_counted<F: Fixture>(fixture: &Arc<F>) 
     assert_eq!(failing().await, (0, 0, None), "what is due is ready, and counted as such");
 }
 
-/// HOT-016, RMQ-010: the age of the oldest counts what is ready and due, from when it was due.
+/// HOT-016, RMQ-010: the age of the oldest covers ready and due messages, from when they were due.
 pub async fn the_oldest_is_ready_and_due<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let held = leased(store).await;

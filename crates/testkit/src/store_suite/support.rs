@@ -13,7 +13,7 @@ use posthaste_core::{
 
 use crate::{Fixture, JoinCensus};
 
-/// What is long enough to cross a boundary by, and longer than any case takes.
+/// Long enough to cross a boundary by, and longer than any case takes.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 /// A round number of hours keeps every comparison far from its boundary.
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
@@ -71,7 +71,7 @@ pub(crate) async fn claim<S: StoreAdmin>(store: &S, limit: u32) -> Vec<Message> 
     store.claim(&request(limit)).await.unwrap()
 }
 
-/// The ids of what is claimed, in order.
+/// The ids of the claimed messages, in order.
 pub(crate) async fn claim_ids<S: StoreAdmin>(store: &S, limit: u32) -> Vec<MessageId> {
     claim(store, limit).await.iter().map(|message| message.id).collect()
 }
@@ -344,7 +344,7 @@ pub(crate) async fn steps<S: StoreAdmin>(store: &S, join: JoinId) -> Vec<Step> {
     }
 }
 
-/// What is known of these steps of a join, each of which must be there.
+/// The stored state of these steps of a join, each of which must be there.
 pub(crate) async fn statuses<S: StoreAdmin>(
     store: &S,
     join: JoinId,

@@ -17,7 +17,7 @@ pub(crate) async fn insert<F: Fixture>(
     fixture.store().insert(fixture.connection(tx), messages, Birth::Ready).await.unwrap()
 }
 
-/// OBX-003, HOT-001: what is published in a transaction is stored when that is committed, all of it at once.
+/// OBX-003, HOT-001: messages published in a transaction are stored when it is committed, all at once.
 pub async fn commit_decides<F: Fixture>(fixture: &Arc<F>) {
     let (first, second) = (plains(2), plain());
     let mut tx = fixture.begin().await;
@@ -30,7 +30,7 @@ pub async fn commit_decides<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(fixture.store(), 10).await, [first[0].id(), first[1].id(), second.id()]);
 }
 
-/// OBX-003, HOT-002: what is rolled back was never there.
+/// OBX-003, HOT-002: a message that is rolled back was never there.
 pub async fn rollback_leaves_nothing<F: Fixture>(fixture: &Arc<F>) {
     let mut tx = fixture.begin().await;
     let message = draft("topic").dedup_key("once").build().unwrap();
@@ -42,7 +42,8 @@ pub async fn rollback_leaves_nothing<F: Fixture>(fixture: &Arc<F>) {
     enqueue_one(fixture.store(), message).await;
 }
 
-/// HOT-002: a savepoint rolled back inside a committed transaction takes along what was published since, and only that.
+/// HOT-002: a savepoint rolled back inside a committed transaction removes the messages published since, and only
+/// those.
 pub async fn a_savepoint_takes_back_what_came_after_it<F: Fixture>(fixture: &Arc<F>) {
     let with_dedup = || draft("topic").dedup_key("once").build().unwrap();
     let (before, lost, after) = (plain(), [with_dedup(), plain()], [with_dedup(), plain()]);
@@ -57,7 +58,7 @@ pub async fn a_savepoint_takes_back_what_came_after_it<F: Fixture>(fixture: &Arc
     assert_eq!(claim_ids(fixture.store(), 10).await, [before.id(), after[0].id(), after[1].id()]);
 }
 
-/// OBX-098: nobody claims what is not committed, whether the claim waits or passes it by.
+/// OBX-098: no claim takes an uncommitted message, whether it waits or skips it.
 pub async fn claims_do_not_see_what_is_uncommitted<F: Fixture>(fixture: &Arc<F>) {
     let mut tx = fixture.begin().await;
     insert(&**fixture, &mut tx, &[plain(), keyed("k")]).await;

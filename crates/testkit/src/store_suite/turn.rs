@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::support::*;
 use crate::Fixture;
 
-/// INB-007: a turn comes so long after the last one, whoever had that.
+/// INB-007: a turn comes so long after the last one, whichever process had that.
 pub async fn every_so_often<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     assert!(store.turn("job", Turn::Every(HOUR)).await.unwrap(), "the first");

@@ -47,7 +47,7 @@ async fn claimed_twice<S: StoreAdmin>(store: &S) -> (Message, [i32; 2]) {
     (again, epochs)
 }
 
-/// OBX-030, OBX-038, OBX-044: ready again, so it is nobody's: not even the last holder's.
+/// OBX-030, OBX-038, OBX-044: ready again, so it has no holder, not even the last one.
 pub async fn ready_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
     let (message, epochs) = claimed_twice(fixture.store()).await;
     apply(fixture.store(), message.lease(), abandon(HOUR)).await;
@@ -63,7 +63,7 @@ pub async fn unclaimed_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
     assert_all_refused(fixture.store(), item, &lost([-1, 0, 1, 2])).await;
 }
 
-/// OBX-030, OBX-038, OBX-044: somebody else's, or one's own by a later claim.
+/// OBX-030, OBX-038, OBX-044: held by another worker, or by the same one through a later claim.
 pub async fn leased_by_a_newer_epoch<F: Fixture>(fixture: &Arc<F>) {
     let (message, epochs) = claimed_twice(fixture.store()).await;
     assert_all_refused(fixture.store(), message.item, &lost(strange(&epochs))).await;
@@ -111,7 +111,7 @@ pub async fn done_is_final<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(record(store, message.id).await, before);
 }
 
-/// OBX-044, OBX-048: dead is nobody's, whichever way it died.
+/// OBX-044, OBX-048: a dead message has no holder, whichever way it died.
 pub async fn dead_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
     let (message, epochs) = claimed_twice(fixture.store()).await;
     apply(fixture.store(), message.lease(), fail()).await;
@@ -123,7 +123,7 @@ pub async fn dead_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
     assert_all_refused(fixture.store(), buried.message.item, &lost([0, 1])).await;
 }
 
-/// OBX-044: requeued is nobody's until it is claimed again, and then it has a new epoch.
+/// OBX-044: a requeued message has no holder until it is claimed again, and then it has a new epoch.
 pub async fn requeued_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (message, epochs) = claimed_twice(store).await;
@@ -134,7 +134,7 @@ pub async fn requeued_is_nobodys<F: Fixture>(fixture: &Arc<F>) {
     assert_ne!(claim_one(store).await.epoch, message.epoch);
 }
 
-/// OBX-031, OBX-039, OBX-045: what is not there any more, or never was, is gone.
+/// OBX-031, OBX-039, OBX-045: a message that is not there any more, or never was, is gone.
 pub async fn gone_is_gone<F: Fixture>(fixture: &Arc<F>) {
     let (message, [first, last]) = claimed_twice(fixture.store()).await;
     apply(&fixture.store_that_deletes(), message.lease(), Outcome::Ack).await;

@@ -13,7 +13,8 @@ pub(crate) enum Fault {
     OldSnapshot,
     /// The cursor passes transactions that are open.
     IgnoresOpenTransactions,
-    /// The cursor stops at new transactions, but keeps no segment for those that were open at the last move, too.
+    /// The cursor stops at new transactions, but keeps no segment for transactions that were open at the last move,
+    /// too.
     ForgetsOpenTransactions,
     /// The cursor does not note the transactions that may yet commit a lease.
     ForgetsOpenLeases,

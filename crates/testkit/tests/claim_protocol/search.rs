@@ -21,7 +21,7 @@ impl Move {
     }
 }
 
-/// How many states there are, and what is wrong in the nearest that is wrong.
+/// How many states there are, and the fault of the nearest wrong one.
 pub(crate) struct Report {
     pub(crate) states: usize,
     pub(crate) violation: Option<Violation>,

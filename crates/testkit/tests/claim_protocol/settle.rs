@@ -263,7 +263,7 @@ impl World {
         Move::new("reap: takes back", back, self)
     }
 
-    /// `trim_leases`: what is over leaves the leases.
+    /// `trim_leases`: ended messages leave the leases.
     pub(crate) fn trim_leases(mut self, who: usize) -> Move {
         let mut rest = 0;
         for lease in self.locked_leases(who) {
@@ -307,7 +307,7 @@ impl World {
         Some(Move::new("renew: locks the lease of", items, self))
     }
 
-    /// `renew_all` and `keep_leases`: judges, and cuts off what is not renewed.
+    /// `renew_all` and `keep_leases`: judges, and cuts off messages that are not renewed.
     pub(crate) fn keep_leases(mut self, who: usize) -> Move {
         let mut all = 0;
         for lease in self.locked_leases(who) {

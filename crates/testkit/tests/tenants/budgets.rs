@@ -192,7 +192,7 @@ async fn stores_that_hang_keep_no_connection_from_others() {
     let running = run(&tenants);
     eventually("all are reached", secs(5), || ABC.iter().all(|name| network.reached(name) > 3)).await;
     ["a", "b"].iter().for_each(|name| network.set(name, Reach::Gone));
-    // Long enough for each of them to have a call under way that nobody answers.
+    // Long enough for each of them to have an unanswered call under way.
     sleep(secs(10)).await;
     for round in 1..=5 {
         enqueue(&network, "c", 10).await;
@@ -319,7 +319,7 @@ async fn a_sink_that_is_back_wakes_tenants_little_by_little() {
     let first = tenants.outbox::<Remote>(names[0].as_str()).await.unwrap();
     first.enqueue(posthaste_core::NewMessage::bytes("t", "")).await.unwrap();
     eventually("the sink is down", secs(60), || sink.probes() > 0).await;
-    // Other processes publish meanwhile; nobody here is told.
+    // Other processes publish meanwhile, without a notification to this one.
     for name in &names[..50] {
         enqueue(&network, name, 1).await;
     }

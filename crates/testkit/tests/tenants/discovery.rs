@@ -1,4 +1,4 @@
-//! Which tenants there are, and what becomes of those that come, change and go.
+//! Discovery of tenants: new, changed and removed ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,8 +66,8 @@ async fn discovered_every_five_minutes() {
     running.stop().await;
 }
 
-/// OBX-077, OBX-078, OBX-079: new ones are served, those that are as they were stay as they are, and removed ones are drained
-/// and then left alone.
+/// OBX-077, OBX-078, OBX-079: new ones are served, unchanged ones stay as they are, and removed ones are drained and then
+/// left alone.
 #[tokio::test(start_paused = true)]
 async fn tenants_come_and_go() {
     let scene = Scene::new();
@@ -238,7 +238,7 @@ async fn another_database_under_the_same_key() {
     running.stop().await;
 }
 
-/// A tenant that comes back while it is drained goes on as if it had never been away.
+/// A tenant that comes back while it is drained goes on as before.
 #[tokio::test(start_paused = true)]
 async fn back_before_it_was_drained() {
     let scene = Scene::new();
@@ -308,7 +308,7 @@ async fn stopped_while_a_tenant_is_silent() {
     }
 }
 
-/// A removed tenant whose database is gone is given up in time, and what is due later stays where it is.
+/// A removed tenant whose database is gone is given up in time, and messages due later stay where they are.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_drained() {
     let scene = Scene::new();
@@ -378,7 +378,7 @@ async fn one_key_for_two_databases() {
     assert!(tenants.list()[0].database.ends_with('a'));
 }
 
-/// Administration over all tenants: figures of each, figures together, and errors for those who cannot be asked.
+/// Administration over all tenants: figures of each, figures together, and errors for tenants that cannot be asked.
 #[tokio::test(start_paused = true)]
 async fn figures_of_all() {
     let scene = Scene::new();
@@ -504,7 +504,7 @@ impl posthaste_core::Source for Defective {
     }
 }
 
-/// R17: a source that panics when it is opened is one refused tenant. Discovery goes on, and finds those that come later.
+/// R17: a source that panics when it is opened is one refused tenant. Discovery goes on, and finds later ones.
 #[tokio::test(start_paused = true)]
 async fn a_source_that_panics_does_not_end_discovery() {
     let scene = Scene::new();

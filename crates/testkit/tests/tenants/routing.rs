@@ -50,7 +50,7 @@ async fn outboxes_are_made_once() {
     assert_eq!((network.stores("a"), directory.asked(), network.connects("a")), (1, 1, 0));
 }
 
-/// OBX-073: an unknown key is an error that names it, after one discovery that all share who ask at the time.
+/// OBX-073: an unknown key is an error that names it, after one discovery that all concurrent callers share.
 #[tokio::test(start_paused = true)]
 async fn an_unknown_key_is_looked_for_once() {
     let directory = Directory::default();
@@ -70,7 +70,7 @@ async fn an_unknown_key_is_looked_for_once() {
         assert!(error.to_string().contains(&format!("nobody-{n}")), "{error}");
     }
     assert_eq!(directory.asked(), 2, "one when it was built, one for all of them");
-    // Whoever asks on and on for what is not there does not make the directory work on and on.
+    // Repeated requests for an unknown key do not repeat discovery each time.
     let started = Instant::now();
     for _ in 0..5 {
         assert!(tenants.outbox::<MemoryStore>("nobody").await.is_err());
@@ -81,7 +81,7 @@ async fn an_unknown_key_is_looked_for_once() {
     assert_eq!(directory.asked(), 7, "a known key costs no discovery");
 }
 
-/// OBX-072: a tenant that has just been made is found by the first who needs it.
+/// OBX-072: the first request for a new tenant finds it.
 #[tokio::test(start_paused = true)]
 async fn a_new_key_is_found_when_it_is_needed() {
     let directory = Directory::default();
@@ -106,7 +106,7 @@ async fn what_nobody_can_tell_is_not_called_unknown() {
     assert!(tenants.outbox::<MemoryStore>("a").await.is_ok());
 }
 
-/// Mixed dialects: whoever asks for the wrong type of store is told which one it is.
+/// Mixed dialects: the error for the wrong type of store names the right one.
 #[tokio::test(start_paused = true)]
 async fn stores_of_several_types() {
     let network = network();

@@ -64,7 +64,7 @@ async fn slow_work_is_found_among_ten_thousand() {
         .unwrap();
     let running = run(&tenants);
 
-    // Some have work from the beginning, when nobody has been reached yet.
+    // Some have work from the beginning, before any database has been reached.
     let early = &others[..WITH_WORK];
     let started = Instant::now();
     for n in early {

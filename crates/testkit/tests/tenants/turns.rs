@@ -1,4 +1,4 @@
-//! Whose turn it is: to be looked at, to start a handler, to use a connection.
+//! Turns of tenants: to be polled, to start a handler, to use a connection.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ async fn round_robin_takes_one_batch_of_each() {
         "never more than a quantum"
     );
     let claims = found(&network);
-    // Whoever was reached first has its first turn before the others are there.
+    // The first tenant that was reached has its first turn before the others are there.
     let turns: Vec<_> = claims.iter().skip_while(|store| **store != "a").collect();
     let busy = turns.len() - 3;
     assert!(busy > 6, "{claims:?}");
@@ -90,7 +90,7 @@ async fn drain_first_empties_one_store_at_a_time() {
     assert_eq!(handled.len(), 3, "{handled:?}");
 }
 
-/// Whoever came last is first.
+/// The last one that came is first.
 #[derive(Debug, Default)]
 struct Latest(VecDeque<Place>);
 
@@ -110,7 +110,7 @@ impl Selection for Latest {
     }
 }
 
-/// OBX-067: a selection of one's own.
+/// OBX-067: a user's own selection.
 #[tokio::test(start_paused = true)]
 async fn a_selection_of_one_s_own() {
     let (network, journal) = (network(), Journal::default());
@@ -293,8 +293,8 @@ async fn a_failing_store_costs_the_others_nothing() {
     assert!(took[1] <= took[0].mul_f64(1.25) + Duration::from_millis(400), "{took:?}");
 }
 
-/// Stores that fall silent, as many of them as there are connections, and tried as often as can be, keep nobody else waiting for
-/// long: what nobody answers is soon no connection any more, and no look.
+/// As many silent stores as there are connections, retried as often as possible, do not keep other tenants waiting for long: an
+/// unanswered call soon gives up its connection and its turn.
 #[tokio::test(start_paused = true)]
 async fn stores_that_fall_silent_keep_nobody_waiting() {
     let (network, journal, ms) = (network(), Journal::default(), Duration::from_millis);
@@ -405,7 +405,7 @@ async fn a_suspect_runs_alone_among_all_tenants() {
     );
 }
 
-/// While a suspect waits for the others, for however long, nobody is kept awake by it.
+/// While a suspect waits for the others, however long, it wakes no other task.
 #[tokio::test(start_paused = true)]
 async fn a_suspect_that_waits_keeps_nobody_awake() {
     let (slow, other) = (MemoryStore::new(), MemoryStore::new());
@@ -442,7 +442,7 @@ async fn a_suspect_that_waits_keeps_nobody_awake() {
     running.stop().await;
 }
 
-/// Connections that nobody uses are closed.
+/// Unused connections are closed.
 #[tokio::test(start_paused = true)]
 async fn idle_stores_have_no_connections() {
     let (network, journal) = (network(), Journal::default());
@@ -458,7 +458,7 @@ async fn idle_stores_have_no_connections() {
     eventually("they are reached", secs(1), || network.connections().0 >= 3).await;
     // Looks come less and less often, and at last there is a time between those of all three.
     eventually("they rest", secs(600), || network.connections().0 == 0).await;
-    // Whoever publishes here wakes the store that he publishes to.
+    // Publishing here wakes the store that is published to.
     let outbox = tenants.outbox::<posthaste_testkit::Remote>("b").await.unwrap();
     outbox.enqueue(NewMessage::bytes("t", "")).await.unwrap();
     eventually("it is handled", secs(1), || journal.len() == 1).await;
