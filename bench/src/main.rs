@@ -84,7 +84,7 @@ async fn run(args: &Args) -> Result {
     }
     plan.sort();
     let mut lines = runner::run(plan.cases, scale.repetitions, &posthaste::shutdown_signal()).await;
-    // Of what was stopped before its turn nothing is known.
+    // There are no results for cases that were stopped before their turn.
     lines.retain(|line| !line.samples.is_empty() || !line.failures.is_empty());
     lines.append(&mut plan.missing);
     finish(postgres).await?;
@@ -213,7 +213,7 @@ impl Plan {
         }
     }
 
-    /// Brings what is compared together, in the order of first appearance.
+    /// Groups compared rows, in the order of first appearance.
     fn sort(&mut self) {
         let mut groups: Vec<(&'static str, &'static str, String)> = Vec::new();
         let mut keyed = Vec::new();

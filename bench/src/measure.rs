@@ -1,4 +1,4 @@
-//! What is measured: cases, their samples, and the lines of the report that they become.
+//! Measurements: cases, their samples, and the lines of the report that they become.
 //!
 //! A case is one subject in one variation of one scenario on one store. Nothing here runs or prints anything.
 
@@ -71,7 +71,7 @@ pub(crate) struct Sample {
     /// How the subject was set up, if it chose that itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) configuration: Option<String>,
-    /// What was counted beside it, most of it per message.
+    /// The other counts, most of them per message.
     pub(crate) counts: BTreeMap<String, f64>,
 }
 
@@ -194,7 +194,7 @@ impl Line {
         }
     }
 
-    /// What is compared with each other.
+    /// The rows to compare with each other.
     pub(crate) fn group(&self) -> (&str, &str, &str) {
         (&self.scenario, &self.store, &self.variation)
     }

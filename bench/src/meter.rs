@@ -1,7 +1,7 @@
 //! What a stretch of work cost beside its time: write-ahead log, dead rows, transactions, blocks, processor time.
 //!
-//! Readings are of the server as a whole where it cannot tell who caused what; `foreign_transactions` says how much of that was
-//! somebody else's. Nothing is read while the clock runs.
+//! Readings are of the server as a whole where it cannot attribute them; `foreign_transactions` says how much of that came from
+//! other clients. Nothing is read while the clock runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,7 +52,7 @@ impl Stopped {
         self.seconds
     }
 
-    /// What it was, as work per second and costs per unit of work. All other connections to the database must be closed by now:
+    /// The result, as work per second and costs per unit of work. All other connections to the database must be closed by now:
     /// servers count for good when a connection ends.
     pub(crate) async fn sample<P: Product>(self, room: &Room<P>, work: u64) -> Result<Sample> {
         let mut sample = Sample::rate(work, self.seconds);
@@ -87,7 +87,7 @@ fn own_cpu() -> Option<f64> {
     times("/proc/self/stat").map(|times| times.iter().sum())
 }
 
-/// The processor time of a server that forks: the first process, what has ended below it, and its children that live.
+/// The CPU time of a server that forks: the first process, what has ended below it, and its children that live.
 pub(crate) fn family_cpu(first: u32) -> Option<f64> {
     let mut seconds: f64 = times(&format!("/proc/{first}/stat"))?.iter().sum();
     for process in processes() {

@@ -1,4 +1,4 @@
-//! The report: what was measured, where, and how it is shown.
+//! The report: measurements, the machine, and the formats.
 //!
 //! A table for the terminal, a page for people, JSON for programs; all of them from the same lines.
 
@@ -27,7 +27,7 @@ pub(crate) struct Report {
     pub(crate) lines: Vec<Line>,
 }
 
-/// The processors and the system, for those who compare.
+/// The processors and the system, for comparisons.
 pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

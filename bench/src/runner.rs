@@ -14,7 +14,7 @@ use crate::measure::{Case, Line};
 /// How long one repetition may take.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 
-/// Runs all of them, or as many as there is time for until somebody stops it; tells on standard error how far it is.
+/// Runs all of them, or as many as there is time for until Ctrl-C, and reports progress on standard error.
 pub(crate) async fn run(cases: Vec<Case>, repetitions: u32, stop: &Shutdown) -> Vec<Line> {
     let mut lines: Vec<Line> = cases.iter().map(Line::of).collect();
     let mut progress = Progress::new(cases.len() * repetitions as usize);
@@ -95,7 +95,7 @@ impl Progress {
     fn write(&self, text: &str, whole: bool) {
         let clear = if self.terminal { "\r\x1b[K" } else { "" };
         let end = if whole { "\n" } else { "" };
-        // Progress that nobody can see is no reason to stop.
+        // Failing to print progress is no reason to stop.
         let _ = write!(std::io::stderr(), "{clear}{text}{end}");
     }
 }

@@ -60,7 +60,7 @@ pub(crate) trait Product: Send + Sync + 'static {
     fn version(&self) -> impl Future<Output = Result<String>> + Send;
     /// Makes a database.
     fn create(&self, name: &str) -> impl Future<Output = Result> + Send;
-    /// Drops it, whoever is connected to it.
+    /// Drops it, even with open connections.
     fn discard(&self, name: &str) -> impl Future<Output = Result> + Send;
     /// Where it is.
     fn url(&self, name: &str) -> String;
@@ -83,7 +83,7 @@ pub(crate) trait Product: Send + Sync + 'static {
     fn analyze(connection: &mut Conn<Self>) -> impl Future<Output = Result> + Send;
     /// What can be read at once.
     fn early(connection: &mut Conn<Self>) -> impl Future<Output = Result<Reading>> + Send;
-    /// What is complete when all other connections are closed.
+    /// Counts that are complete when all other connections are closed.
     fn late(connection: &mut Conn<Self>) -> impl Future<Output = Result<Reading>> + Send;
     /// Fills the bare table.
     fn fill_bare(_: &mut Conn<Self>, _: u64, _: &str) -> impl Future<Output = Result> + Send {
@@ -223,7 +223,7 @@ where
 }
 
 async fn pool<P: Product>(url: &str, connections: u32) -> Result<Pool<P::Db>> {
-    // As the store's own pools: a ping before every transaction would be what is measured.
+    // As the store's own pools: otherwise a ping before every transaction would be measured.
     let options = PoolOptions::<P::Db>::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE)
@@ -231,7 +231,7 @@ async fn pool<P: Product>(url: &str, connections: u32) -> Result<Pool<P::Db>> {
     Ok(options.connect_with(P::options(url)?).await?)
 }
 
-/// What another thread's panic left is still what it was.
+/// Another thread's panic does not invalidate the value.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

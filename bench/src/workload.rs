@@ -1,6 +1,6 @@
 //! What every subject publishes and handles: one event of 256 bytes, and counters that know when all have come.
 //!
-//! The handler does nothing but count, so that what is measured is everything around it.
+//! The handler only counts, so that everything around it is measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How many messages one statement of a preload has.
 const PRELOAD_BATCH: u64 = 2_000;
 
-/// What is published.
+/// The published event.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) number: u64,
@@ -41,13 +41,13 @@ impl Note {
         Self { number, text: "x".repeat(PAYLOAD_BYTES.saturating_sub(bare)) }
     }
 
-    /// The same as text, for those who store it as barely as can be.
+    /// The same as text, for candidates that store it as barely as possible.
     pub(crate) fn json(number: u64) -> Result<String> {
         Ok(serde_json::to_string(&Self::new(number))?)
     }
 }
 
-/// Counts what was handled, and tells when that is enough.
+/// Counts handled messages, and tells when that is enough.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     handled: AtomicU64,
@@ -163,7 +163,7 @@ pub(crate) async fn deliver<S: StoreAdmin>(outbox: &Outbox<S>, counter: &Count) 
     let stop = Shutdown::new();
     let running = tokio::spawn(outbox.run(stop.clone()));
     let reached = counter.reached().await;
-    // A graceful shutdown settles what was handled before it returns.
+    // A graceful shutdown settles handled messages before it returns.
     stop.begin();
     running.await??;
     reached?;

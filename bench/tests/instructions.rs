@@ -17,7 +17,7 @@ const MESSAGES: u64 = 300;
 /// What compilers may differ by, in percent.
 const TOLERANCE: u64 = 10;
 
-/// The profile that all of this was built in; what is not optimised costs several times as much.
+/// The profile that all of this was built in; unoptimised code costs several times as much.
 const PROFILE: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
 const HEADER: &str = "# Instructions per message, claimed, handled and settled in memory on one thread, by the profile of the\n\

@@ -7,9 +7,9 @@
 //! There is one way to clean up, and it is used on every run. Guards have a process group of their own, so that
 //! Ctrl-C in a terminal, which goes to the whole foreground group, does not take them along.
 //!
-//! Not covered: SIGKILL sent to a guard itself, and whoever ends every process of a session or container at once.
-//! A stage that was running when this program got SIGTERM or SIGKILL goes on for itself and loses its servers;
-//! Ctrl-C reaches the stage too.
+//! Not covered: SIGKILL sent to a guard itself, and tools that end every process of a session or container at once. A
+//! stage that was running when this program got SIGTERM or SIGKILL goes on for itself and loses its servers; Ctrl-C
+//! reaches the stage too.
 //!
 //! A guard must never print when all went well: the summary has the last word.
 

@@ -13,7 +13,7 @@ use crate::tools;
 
 /// Busy threads for each core, beside the tests that share it.
 const THREADS_PER_CORE: usize = 2;
-/// What is written and flushed to disk again and again.
+/// The data that is written and flushed to disk again and again.
 const FILE_BYTES: usize = 32 << 20;
 
 /// Load that lasts until this is dropped.

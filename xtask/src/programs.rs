@@ -1,4 +1,4 @@
-//! Other programs of the machine: where they are, what they answer, whom they run as.
+//! Other programs of the machine: where they are, their answers, the user they run as.
 //!
 //! Knows no server and no cargo. Everything here asks; nothing may change the machine.
 
@@ -24,7 +24,7 @@ pub(crate) fn find_any(names: &[&str]) -> Option<PathBuf> {
     names.iter().find_map(|name| find(name))
 }
 
-/// Whether this is a file somebody may execute.
+/// Whether this is an executable file.
 pub(crate) fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
@@ -66,7 +66,7 @@ pub(crate) fn is_root() -> bool {
     answer(Command::new("id").arg("-u")).is_ok_and(|user| user == "0")
 }
 
-/// The words in front of a command line that make root run it as somebody else.
+/// The words in front of a command line that make root run it as another user.
 pub(crate) fn become_user(name: &str) -> Result<Vec<OsString>, String> {
     let setpriv =
         find("setpriv").ok_or("as root, it needs setpriv (Debian: package util-linux) to change the user")?;

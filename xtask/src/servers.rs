@@ -34,12 +34,12 @@ trait Engine: Sized {
     const PORT: u16;
     /// The Debian package that brings server and client.
     const PACKAGE: &str;
-    /// The user of the machine it runs as when root starts it; none if root may do that himself.
+    /// The user that it runs as when root starts it; none if it may run as root.
     const ACCOUNT: Option<&str>;
 
     /// How a server on this port of this machine is reached, if it is as fresh as a private one.
     fn home(port: u16) -> Address;
-    /// Talks to the server until it is certain what it is, and that whoever asks is let in.
+    /// Talks to the server until it is known what it is, and that the login works.
     fn identify(address: &Address) -> Result<Identity, String>;
     /// Room for the tests in a server. In one that is shared with others they get a part of their own, if the product
     /// has parts.
@@ -58,7 +58,7 @@ struct Identity {
     version: String,
 }
 
-/// Where the tests are at home in a server, and who clears that up.
+/// The tests' own place in a server, and its cleanup.
 struct Room {
     address: Address,
     guard: Option<Guard>,
@@ -107,7 +107,7 @@ impl Servers {
         self.all.push(tool);
     }
 
-    /// Stops what was started and drops what was created; returns when that is done.
+    /// Stops started servers and drops created databases; returns when that is done.
     pub(crate) fn stop(self) -> Vec<Server> {
         drop(self.guards);
         self.all
@@ -140,7 +140,7 @@ fn find<E: Engine>(apt: &mut Apt) -> Result<Found, String> {
         return Ok(found);
     }
     running::<E>().or_else(|unusable| {
-        // Silence about a server that is there but unusable would puzzle whoever started it.
+        // Report a server that is there but unusable: its owner would otherwise wonder.
         if TcpStream::connect(("127.0.0.1", E::PORT)).is_ok() {
             eprintln!("xtask: 127.0.0.1:{} is not usable for {}: {unusable}", E::PORT, E::NAME);
         }
@@ -149,7 +149,7 @@ fn find<E: Engine>(apt: &mut Apt) -> Result<Found, String> {
     })
 }
 
-/// The server somebody named; not examined, because the tests will say best what is wrong with it.
+/// The server that the environment names; not examined, because the tests will say best what is wrong with it.
 fn given<E: Engine>() -> Option<Found> {
     let url = std::env::var(E::VARIABLE).ok().filter(|url| !url.is_empty())?;
     let unknown = |_| Identity { name: E::NAME, version: "unknown".to_owned() };

@@ -79,7 +79,7 @@ impl Report<'_> {
 }
 
 impl Report<'_> {
-    /// The tests worth a look: those that failed, with the command that runs each alone; the flaky ones; the slowest.
+    /// The tests worth a look: failed ones, with the command that runs each alone; flaky ones; the slowest.
     fn tell_tests(&self, text: &mut String, paint: &dyn Fn(&str, &str) -> String) {
         let results =
             || self.stages.iter().filter_map(|stage| stage.results.as_ref().map(|results| (stage, results)));

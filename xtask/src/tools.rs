@@ -38,7 +38,7 @@ fn bring_schemathesis() -> Result<PathBuf, String> {
     }
     let python = programs::find("python3").ok_or("python3 is not installed")?;
     eprintln!("xtask: installing schemathesis {SCHEMATHESIS} into the target folder");
-    // What was left half-made before would be taken for whole.
+    // A partial result of an earlier run would be taken for a complete one.
     let _ = std::fs::remove_dir_all(&folder);
     programs::answer(Command::new(python).args(["-m", "venv"]).arg(&folder))?;
     let wanted = format!("schemathesis=={SCHEMATHESIS}");

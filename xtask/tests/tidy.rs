@@ -67,7 +67,7 @@ fn the_core_depends_on_no_database_and_no_broker() {
     let mut faults = Faults::default();
     for (number, line) in lines(&read(&manifest)) {
         let line = line.split('#').next().unwrap_or_default();
-        // Words like `categories = ["database"]` are not dependencies, so only what is named on the left counts.
+        // Words like `categories = ["database"]` are not dependencies, so only the name on the left counts.
         let name = line.split(['=', '.']).next().unwrap_or_default().trim();
         let header =
             line.trim().starts_with("[dependencies.") || line.trim().starts_with("[dev-dependencies.");

@@ -80,7 +80,7 @@ async fn posthaste(room: &Room<Postgres>, claimers: u32, messages: u64) -> Resul
         .acquire_timeout(Duration::from_secs(30))
         .keep_done(false);
     let store = room.store_with(&options).await?;
-    // What is left at the end keeps the last claims from coming back empty.
+    // The remaining messages keep the last claims from coming back empty.
     workload::preload(&store, messages + u64::from(claimers * BATCH), |_| None).await?;
     room.analyze().await?;
     let meter = Meter::start(room).await?;

@@ -14,7 +14,7 @@ use crate::workload::{self, Count, Tuning};
 
 pub(crate) const SCENARIO: &str = "drain";
 
-/// What is tried; the quickest is reported as posthaste.
+/// The settings to try; the fastest is reported as posthaste.
 const TUNINGS: [Tuning; 4] = [
     Tuning { workers: 4, batch: 1_000, settle_batch: 1_000 },
     Tuning { workers: 64, batch: 1_000, settle_batch: 1_000 },

@@ -19,7 +19,7 @@ use crate::workload::{self, Count, Note};
 
 const SCENARIO: &str = "enqueue";
 
-/// What is done beside the business row.
+/// The work beside the business row.
 #[derive(Clone, Copy)]
 enum Way {
     Nothing,
@@ -69,7 +69,7 @@ async fn measure<P: Product>(room: &Room<P>, scale: Scale, way: Way) -> Result<S
             let pool = room.pool(scale.clients).await?;
             warm(&pool, scale.clients).await?;
             let store = room.store(true).await?;
-            // Nobody runs it: what publishing costs its user, not what he shares the machine with.
+            // No outbox runs: this measures what publishing costs, not delivery on the same machine.
             let outbox =
                 workload::counting(store.clone(), Settings::default(), &Count::until(0)).build().await?;
             let meter = Meter::start(room).await?;

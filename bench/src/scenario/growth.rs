@@ -2,8 +2,8 @@
 //!
 //! By the bare loop of claims and settlements, so that nothing but the database can get slower. Done messages are kept.
 //!
-//! A machine that has just written gigabytes is slower for a while, whoever runs on it. So after what is metered the same goes on
-//! in turns with a small backlog, in another database: the ratio of these times is what counts.
+//! A machine that has just written gigabytes is slower for a while, for every program. So after the metered part the same runs in
+//! turns with a small backlog, in another database: the ratio of these times counts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ async fn measure<P: Product>(
     if done > 0 {
         fill(room, &store, done, true).await?;
     }
-    // What is delivered comes on top, so that the backlog is there to the end: metered, to warm up, and in turns.
+    // Delivered messages come on top, so that the backlog stays to the end: metered, to warm up, and in turns.
     fill(room, &store, backlog + 3 * deliveries, false).await?;
     room.analyze().await?;
     let meter = Meter::start(room).await?;

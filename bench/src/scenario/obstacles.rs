@@ -1,4 +1,4 @@
-//! Obstacles: the bare loop, while very many messages that it cannot take stand in front of those that it can.
+//! Obstacles: the bare loop, with very many messages that it cannot take in front of messages that it can.
 //!
 //! The limit is the same loop with nothing in front, in the same turn. Some deliveries come before the clock starts: a store may look
 //! at an obstacle once.

@@ -1,6 +1,6 @@
 //! Sinks: the drain to a broker, with its confirms.
 //!
-//! What is made in a broker has a name of its own, and goes away at the end.
+//! Objects in a broker have unique names, and are deleted at the end.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Broker {
         }
     }
 
-    /// Takes away what was made, and answers how many messages had come.
+    /// Deletes the created objects, and returns how many messages had come.
     async fn close(&self, name: &str) -> Result<u64> {
         match self {
             Self::Rabbitmq(url) => {

@@ -72,7 +72,7 @@ pub(crate) async fn measure<P: Product>(
         let (outbox, pool, times) = (outbox.clone(), pool.clone(), Arc::clone(&desk.times));
         publishers.spawn(async move {
             let mut ticks = interval(Duration::from_micros(1_000_000 * PUBLISHERS / P::OFFERED));
-            // Who is late hurries: the load is offered, not negotiated.
+            // A late publisher catches up: the load is offered, not negotiated.
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
             let mut number = FIRST + publisher;
             while begin.elapsed() < each {

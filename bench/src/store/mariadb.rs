@@ -1,6 +1,6 @@
 //! MariaDB, or MySQL: databases made and dropped, and what its status tells.
 //!
-//! Its counters are the server's, not the database's: somebody else's work is in them.
+//! Its counters are the server's, not the database's: they include other clients' work.
 
 use posthaste::{MySqlStore, StoreOptions};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
@@ -15,7 +15,7 @@ use crate::meter::{self, Reading};
 pub(crate) struct Mariadb {
     home: MySqlConnectOptions,
     url: String,
-    /// What was made and not dropped yet, for the case that somebody stops it.
+    /// Databases that were created and not dropped yet, in case the run is stopped.
     open: Mutex<BTreeSet<String>>,
 }
 

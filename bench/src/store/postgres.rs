@@ -22,9 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Postgres {
     home: PgConnectOptions,
     url: String,
-    /// What was made and not dropped yet, for the case that somebody stops it.
+    /// Databases that were created and not dropped yet, in case the run is stopped.
     open: Mutex<BTreeSet<String>>,
-    /// What every database is a copy of: making the tables anew takes longer than most measurements.
+    /// The template of every database: creating the tables each time takes longer than most measurements.
     template: OnceCell<String>,
 }
 
@@ -143,7 +143,7 @@ impl Product for Postgres {
     }
 
     async fn checkpoint(connection: &mut PgConnection) -> Result {
-        // Whoever may not do it measures all the same, with more noise from full pages in the log.
+        // Without the right to do it, measurements go on, with more noise from full-page writes in the WAL.
         let _ = connection.execute("checkpoint").await;
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Product for Postgres {
         let row = sqlx::query(include_str!("../../sql/postgres/early.sql")).fetch_one(connection).await?;
         let mut reading =
             Reading::from([("wal_bytes", row.try_get(0)?), ("foreign_transactions", row.try_get(1)?)]);
-        // A server on another machine has no processes here, and one of the same number would be somebody else's.
+        // A server on another machine has no processes here, and a process of the same number would be unrelated.
         let process = u32::try_from(row.try_get::<i32, _>(2)?)?;
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         if name.trim() == "postgres"
@@ -189,7 +189,7 @@ impl Product for Postgres {
             ("updates", updated),
             ("hot_updates", hot),
             ("deletes", deleted),
-            // Updates within their page are cleared away by whoever reads it next.
+            // The next reader of a page removes heap-only updates from it.
             ("dead_tuples", updated + deleted - hot),
         ]);
         reading.extend(statements.ok().map(|statements| ("statements", statements)));
@@ -202,7 +202,7 @@ impl Product for Postgres {
         Ok(())
     }
 
-    /// Whatever columns there are: all but those that the database numbers itself are copied.
+    /// All columns are copied, except those that the database numbers itself.
     async fn copy(connection: &mut PgConnection, messages: u64, done: bool) -> Result {
         let copy: String = sqlx::query_scalar(include_str!("../../sql/postgres/copy.sql"))
             .fetch_one(&mut *connection)

@@ -32,7 +32,7 @@ impl Product for Sqlite {
     type Store = SqliteStore;
 
     const NAME: &'static str = "sqlite";
-    // There is one write lock; who asks for it only at his first write may be refused.
+    // There is one write lock; a transaction that asks for it only at its first write may be refused.
     const BEGIN: &'static str = "begin immediate";
     const TABLES: &'static str = include_str!("../../sql/sqlite/tables.sql");
     const NOTE: &'static str = "insert into business (note) values (?)";

@@ -1,7 +1,8 @@
-//! A join whose steps may fail: a report of five sections is assembled from those that could be made.
-//! `cargo run --example partial_failure --features sqlite`
+//! A join whose steps may fail: a report of five sections is assembled from the sections that succeeded. `cargo run
+//! --example partial_failure --features sqlite`
 //!
-//! `fail_if_any_step_failed(false)` says that failed steps do not matter; who assembles asks which ones there are.
+//! `fail_if_any_step_failed(false)` says that failed steps do not matter; the assembling handler asks which ones
+//! there are.
 
 #![allow(clippy::print_stdout, reason = "it is for looking at")]
 

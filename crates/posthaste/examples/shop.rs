@@ -2,7 +2,7 @@
 //!
 //! The shop stores an order and publishes `order.placed` in one transaction; two workers send the receipts. Cards are
 //! refused, a customer clicks twice, mailboxes are full, one address does not exist, and one worker dies in the middle
-//! of its work. In the end the program checks what was promised, and exits with an error if any of it does not hold.
+//! of its work. At the end the program checks the promises, and exits with an error if one does not hold.
 //!
 //! It needs nothing but SQLite, which is compiled in, and a temporary folder. Read it from top to bottom: first what a
 //! program of your own would contain, then the show around it. It may use nothing but the public interface.
@@ -32,7 +32,8 @@ type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result:
 // The event
 // ---------------------------------------------------------------------------------------------------------------------
 
-/// What is published. The topic belongs to the type; messages with the same key are delivered one at a time, in order.
+/// The published event. The topic belongs to the type; messages with the same key are delivered one at a time, in
+/// order.
 #[derive(Serialize, Deserialize)]
 struct OrderPlaced {
     number: i64,
@@ -133,7 +134,7 @@ async fn open_worker(store: &SqliteStore, worker: Worker) -> Result<Outbox<Sqlit
         .share(worker)
         .workers(2)
         .order(Topics::all(), OrderPolicy::Skip) // when a message dies, its customer's others go on
-        // Short, so that nobody waits; in real life the defaults will do.
+        // Short, so that the example ends soon; in real life the defaults will do.
         .lease(LEASE)
         .poll(Duration::from_millis(5), Duration::from_millis(50))
         .retry(ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2)))
@@ -191,7 +192,7 @@ async fn main() -> Result<ExitCode> {
             .await?;
     let running = [tokio::spawn(ada.run(ada_stops.clone())), tokio::spawn(ben.run(ben_stops.clone()))];
 
-    // Whoever publishes needs an outbox, too; it may be one that runs, or, as here, one that does not.
+    // Publishing needs an outbox, too; it may run, or, as here, not.
     let outbox = Outbox::builder(store).order(Topics::all(), OrderPolicy::Skip).build().await?;
     let shop = Arc::new(Shop { pool, outbox, post, closed: AtomicBool::new(false) });
     let watching = tokio::spawn(watch(shop.clone()));
@@ -376,7 +377,7 @@ struct Receipt {
 
 /// The outside world.
 struct Post {
-    /// What has left the house, in that order.
+    /// Sent receipts, in order.
     receipts: Mutex<Vec<Receipt>>,
     opened: Instant,
 }

@@ -1,5 +1,5 @@
-//! A database per customer: one set of handlers for all of them, customers who come and go, and one whose file is broken.
-//! `cargo run --example tenants --features sqlite`
+//! A database per customer: one set of handlers for all of them, customers that come and go, and one whose file is
+//! broken. `cargo run --example tenants --features sqlite`
 
 #![allow(clippy::print_stdout, reason = "it is for looking at")]
 

@@ -6,13 +6,13 @@ use posthaste::Event;
 use posthaste::rabbitmq::{ExchangeType, Topology};
 use serde::{Deserialize, Serialize};
 
-/// An order was placed. It says how much of what is to be reserved.
+/// An order was placed. It says which articles to reserve, and how many.
 #[derive(Debug, Serialize, Deserialize, Event)]
 #[event(topic = "order.placed")]
 pub struct OrderPlaced {
     /// The order's number.
     pub order_id: i64,
-    /// What was ordered.
+    /// The ordered article.
     pub item: String,
     /// How much of it.
     pub quantity: i64,

@@ -129,7 +129,7 @@ async fn three_steps_without_a_pause() {
         into_outbox,
     };
     let (before, both, after) = (at(false, true), at(true, true), at(true, false));
-    // It consumes once all is declared: what is published before its queue is bound, nobody would ever get.
+    // It consumes once all is declared: messages published before its queue is bound would be lost.
     eventually("the consumer is there", async || {
         let looking = connection.create_channel().await.unwrap();
         let there = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };

@@ -1,6 +1,6 @@
-//! The whole story, with real processes and the real broker: orders are placed while nobody listens, a hundred of them at a time;
-//! the inventory comes, is killed in the middle of its work, and comes back; so does the order service. In the end every order has
-//! its stock reserved, once.
+//! The whole story, with real processes and the real broker: orders are placed before any consumer runs, a hundred of them at a
+//! time; the inventory comes, is killed in the middle of its work, and comes back; so does the order service. In the end every
+//! order has its stock reserved, once.
 
 #![allow(clippy::unwrap_used, reason = "test code: a panic is how it reports")]
 
@@ -116,7 +116,7 @@ async fn slow_every_order_has_its_stock_reserved_once() {
     let name = format!("story-{}", std::process::id());
     let scene = Scene { folder: tempfile::tempdir().unwrap(), broker, name };
 
-    // Nobody listens: the customer is answered at once, and the message waits without being charged for it.
+    // No consumer runs: the service answers the customer at once, and the message waits uncharged.
     let (mut orders, address) = scene.orders().await;
     let asked = Instant::now();
     let (status, first) = place(&address, 1).await;

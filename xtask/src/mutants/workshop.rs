@@ -12,7 +12,7 @@ use super::trial::{self, Ended};
 use crate::guard::Guard;
 use crate::stages::{self, Environment};
 
-/// Deletes a folder in which somebody who was interrupted may still write for a moment.
+/// Deletes a folder in which an interrupted process may still write for a moment.
 const DELETE: &str =
     r#"for pause in 0 1 2 4 8; do sleep $pause; rm -rf "$0" 2>/dev/null && exit; done; rm -rf "$0""#;
 
@@ -27,7 +27,7 @@ impl Workshop {
     pub(super) fn open(environment: Environment) -> Result<Self, String> {
         let folder = std::env::temp_dir().join(format!("posthaste-mutants-{}", std::process::id()));
         let refused = |error| format!("cannot create {}: {error}", folder.display());
-        // Fails on a folder that is there already, which could be anybody's.
+        // Fails on an existing folder, which could belong to another user.
         fs::create_dir(&folder).map_err(refused)?;
         let guard = Guard::finally(Command::new("sh").args(["-c", DELETE]).arg(&folder))
             // No guard took the folder over, so it is still ours to delete.
@@ -51,7 +51,7 @@ impl Workshop {
         self.folder.join("nextest.toml")
     }
 
-    /// Runs the tests that the filter chooses, on what is in the copy now.
+    /// Runs the tests that the filter chooses, on the copy as it is.
     pub(super) fn test(&self, program: Program, filter: &str) -> Result<Ended, String> {
         trial::run(&mut self.cargo(), program.arguments(), filter)
     }
@@ -69,7 +69,7 @@ impl Workshop {
         let mut cargo = stages::cargo();
         cargo.current_dir(self.copy());
         stages::set(&mut cargo, &self.environment);
-        // Nobody debugs a mutant: what is not written need not be linked.
+        // Mutants are not debugged, so they need no debug information.
         cargo.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_PROFILE_TEST_DEBUG", "0")]);
         cargo.envs([("CARGO_TERM_COLOR", "never"), ("RUST_BACKTRACE", "0")]);
         cargo.env("CARGO_TARGET_DIR", self.folder.join("target")).env("TMPDIR", self.scratch());
@@ -82,7 +82,7 @@ impl Workshop {
     }
 }
 
-/// A changed file that knows what it was.
+/// A changed file with its original text.
 #[derive(Debug)]
 pub(super) struct Mutation {
     file: PathBuf,
@@ -103,7 +103,7 @@ impl Mutation {
         Ok(Self { file: file.to_owned(), before })
     }
 
-    /// Writes back what was there.
+    /// Restores the original text.
     pub(super) fn revert(self) -> Result<(), String> {
         fs::write(&self.file, self.before)
             .map_err(|error| format!("cannot write {}: {error}", self.file.display()))

@@ -4,7 +4,7 @@
 //! password must never appear in a command line or an error text, which is why clients get an [`Address`] and
 //! not the URL.
 
-/// Where a server is and who asks.
+/// The address of a server, and the login.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Address {
     pub(super) host: String,

@@ -21,7 +21,7 @@ pub(super) struct Apt {
 }
 
 impl Apt {
-    /// Whether packages can be installed without asking anybody.
+    /// Whether packages can be installed without a question.
     pub(super) fn is_usable() -> bool {
         programs::find("apt-get").is_some() && programs::is_root()
     }

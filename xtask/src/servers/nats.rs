@@ -1,6 +1,6 @@
 //! NATS with JetStream: how it greets, and how a private one is started.
 //!
-//! It has no part that could be kept for the tests: they name their streams so that nobody else has them.
+//! It has no part that could be kept for the tests: they give their streams unique names.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ impl Engine for Nats {
     }
 }
 
-/// Who sent this greeting, if it is a server that the tests can use.
+/// The server that sent this greeting, if the tests can use it.
 fn identity(line: &str, with_login: bool) -> Result<Identity, String> {
     let info = line.strip_prefix("INFO {").ok_or("it does not greet as a NATS server does")?;
     // A whole JSON reader would be much for three fields that hold no quotes.

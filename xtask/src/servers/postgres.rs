@@ -59,7 +59,7 @@ impl Engine for Postgres {
     }
 
     fn recipe(&self, folder: &Path, port: u16) -> Result<Recipe, String> {
-        // It refuses to run as root, and unlike MariaDB has no option to become somebody else.
+        // It refuses to run as root, and unlike MariaDB has no option to switch users.
         let prefix = if programs::is_root() { programs::become_user(ACCOUNT)? } else { Vec::new() };
         let data = folder.join("data");
         let mut prepare = prefix.clone();

@@ -69,7 +69,7 @@ fn first_answer<E: Engine>(home: &Address, guard: &mut Guard) -> Result<Identity
     }
 }
 
-/// A port nobody uses now; somebody else may take it before the server does, and then the server says so.
+/// An unused port. Another process may take it before the server does; then the server reports it.
 pub(super) fn free_port() -> Result<u16, String> {
     TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
@@ -77,7 +77,7 @@ pub(super) fn free_port() -> Result<u16, String> {
         .map_err(|error| format!("no free port on 127.0.0.1: {error}"))
 }
 
-/// An empty folder that belongs to whoever will run the server.
+/// An empty folder that belongs to the user that will run the server.
 fn fresh_folder<E: Engine>() -> Result<PathBuf, String> {
     let root = std::env::temp_dir();
     if E::ACCOUNT.is_some() && programs::is_root() {
@@ -86,7 +86,7 @@ fn fresh_folder<E: Engine>() -> Result<PathBuf, String> {
     let folder = root.join(format!("posthaste-{}-{}", E::KEY, std::process::id()));
     let refused =
         |error| format!("cannot create {}: {error}; delete it or set TMPDIR elsewhere", folder.display());
-    // Fails on a folder that is there already, which could be anybody's.
+    // Fails on an existing folder, which could belong to another user.
     fs::create_dir(&folder).map_err(refused)?;
     let handed_over = fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))
         .map_err(refused)

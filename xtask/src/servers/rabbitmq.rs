@@ -1,8 +1,8 @@
 //! RabbitMQ: logging in by hand, and how a private one is started.
 //!
-//! It has no part that could be kept for the tests without its own tools: they name their exchanges and queues so that
-//! nobody else has them. A private node must share nothing with another one: not the name, not a port, not the name
-//! server (epmd), which it starts behind our back and which has to be ended with it.
+//! It has no part that could be kept for the tests without its own tools: they give their exchanges and queues unique
+//! names. A private node must share nothing with another one: not the name, not a port, not the name server (epmd),
+//! which it starts by itself and which has to be stopped with it.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use crate::programs;
 const SCRIPTS: [&str; 2] = ["/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin"];
 /// The user of the machine it runs as when root starts it.
 const ACCOUNT: &str = "rabbitmq";
-/// The user of the broker that every fresh one has, and his password.
+/// The user that every fresh broker has, and its password.
 const GUEST: &str = "guest";
 /// The longest greeting that is read.
 const MOST_BYTES: usize = 64 * 1024;

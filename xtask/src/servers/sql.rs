@@ -10,7 +10,7 @@ use crate::programs;
 
 /// An engine that understands statements.
 pub(super) trait Sql: Engine {
-    /// The user inside the database who may do everything.
+    /// The database user with all rights.
     const SUPERUSER: &str;
     /// A database every server has.
     const HOME: &str;

@@ -16,7 +16,7 @@ use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 
 const QUEUE: &str = "bench";
 
-/// A setting of a drain that somebody wants to try.
+/// A setting of a drain to try.
 fn setting(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

@@ -30,7 +30,7 @@ pub struct About {
     pub name: &'static str,
     /// Its exact version.
     pub version: &'static str,
-    /// What is switched on.
+    /// The features that are on.
     pub configuration: &'static str,
 }
 
@@ -56,7 +56,7 @@ pub trait Peer: Send + Sync + 'static {
         payload: Value,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Fills the queue with `count` messages; nobody looks at the clock.
+    /// Fills the queue with `count` messages; not timed.
     fn preload(&self, url: &str, count: u64, filler: &str) -> impl Future<Output = Result<()>> + Send;
 
     /// Handles and settles `count` messages, then says with which configuration.
@@ -129,7 +129,7 @@ impl Arrivals {
     pub fn started(&self, payload: &Value) {
         let now = Instant::now();
         if let Some(id) = payload.get("id").and_then(Value::as_u64) {
-            // Nobody listens any more once the last sample is in.
+            // There is no receiver any more once the last sample is in.
             let _ = self.0.send((id, now));
         }
     }

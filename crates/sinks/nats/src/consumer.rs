@@ -49,7 +49,7 @@ pub enum DeadLetter {
 
 /// Runs a [`Consumer`] on a durable pull consumer of JetStream.
 ///
-/// - The server gets its acknowledgement after the commit, and confirms it. Whatever is lost on the way comes again, and the
+/// - The server gets its acknowledgement after the commit, and confirms it. A message whose acknowledgement is lost comes again, and the
 ///   inbox sees to it that it has no effect again.
 /// - An attempt is a delivery, as the server counts them, less those that failed without charge while this process remembers
 ///   them. A crash costs an attempt.
@@ -116,7 +116,7 @@ where
         if !(1..=1_000).contains(&messages) {
             return Err(refused(format!("the concurrency of a consumer is {messages}"), "give it 1 to 1000"));
         }
-        // Nobody else has it before it runs.
+        // Nothing else uses it before it runs.
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.concurrency = messages;
         }
@@ -148,8 +148,9 @@ where
         })
     }
 
-    /// Acts upon messages, and prunes the inbox, until the shutdown begins; then what has begun is finished, and what has not
-    /// is given back. If the shutdown is to end at once, what has begun is given back, too, and comes to its end behind.
+    /// Handles messages, and prunes the inbox, until the shutdown begins. Then handlers finish, and messages that have not
+    /// started are given back. If the shutdown is to end at once, running ones are given back, too, and finish in the
+    /// background.
     ///
     /// A server that cannot be reached is tried again and again. An error means that it was reached, and that there is no such
     /// durable consumer, or one that acknowledges by itself, or gives up by itself; or that the inbox's tables are missing.

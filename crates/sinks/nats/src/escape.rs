@@ -1,6 +1,6 @@
 //! Percent signs for what a subject or a header cannot carry: reversible, and the same every time.
 //!
-//! Ordinary texts stay as they are. Nothing here may lose a byte: what is escaped can be read back.
+//! Ordinary texts stay as they are. Nothing here may lose a byte: escaped text can be read back.
 
 use std::fmt::Write as _;
 
@@ -33,7 +33,7 @@ pub(crate) fn value(text: &str) -> String {
     out
 }
 
-/// Whether a header can carry this text as it is, for whoever does not look for escapes.
+/// Whether a header can carry this text as it is, for readers that do not look for escapes.
 pub(crate) fn is_plain(text: &str) -> bool {
     text.trim().len() == text.len() && !text.chars().any(char::is_control)
 }

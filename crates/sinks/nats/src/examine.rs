@@ -1,4 +1,4 @@
-//! Whether a stream keeps what it was given. It looks, and changes nothing.
+//! Checks whether a stream keeps its messages. It changes nothing.
 
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
@@ -8,8 +8,8 @@ use tokio::time::timeout;
 use crate::sink::{NatsSink, PATIENCE};
 
 impl NatsSink {
-    /// Looks at whether a stream is there, keeps its messages in files, and acknowledges them: one in memory loses them when
-    /// its server starts again, those that a sink was told are taken among them.
+    /// Checks whether a stream exists, keeps its messages in files, and acknowledges them. A stream in memory loses them
+    /// when its server restarts, including messages whose receipt it has confirmed.
     ///
     /// Changes nothing. An error means that the server could not be asked.
     pub async fn examine_stream(&self, name: &str) -> Result<Finding> {

@@ -22,7 +22,7 @@ use crate::remembered::Remembered;
 use crate::sink::{PATIENCE, Shape};
 use crate::verdict::{self, Refusal};
 
-/// How long no acknowledgement may arrive before the server is asked who takes the subjects that are still open.
+/// How long no acknowledgement may arrive before the server is asked which streams take the open subjects.
 const QUIET: Duration = Duration::from_millis(250);
 /// Where the server is asked which stream takes a subject.
 const NAMES: &str = "$JS.API.STREAM.NAMES";
@@ -150,7 +150,7 @@ impl Flight<'_> {
                 let text = format!("this user may not publish to the subject {subject}; permit it on the server");
                 Some(Err(SinkError::unroutable(text).into()))
             }
-            // The driver does not always fail what was queued just when the connection ended.
+            // The driver does not always fail messages that were queued just when the connection ended.
             () = self.link.ended() => Some(Err(Refusal::Lost)),
             () = sleep_until(until) => None,
         }

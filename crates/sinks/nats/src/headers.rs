@@ -104,7 +104,7 @@ fn is_plain(name: &str) -> bool {
         && !name.eq_ignore_ascii_case("Status")
 }
 
-/// What was escaped has no line break; should that ever be untrue, the value is left out rather than taken for a header.
+/// Escaped text has no line break. Should that ever be untrue, the value is left out rather than taken for a header.
 fn fit(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or_default()
 }
@@ -157,7 +157,7 @@ fn time(text: &str) -> Option<SystemTime> {
     Some(DateTime::parse_from_rfc3339(text).ok()?.into())
 }
 
-/// The headers of a dead letter: those that the message came with, without what the server would take for orders, and why.
+/// The headers of a dead letter: the message's own, without those that the server would act on, and the reason.
 pub(crate) fn of_dead_letter(
     message: &async_nats::Message,
     id: &str,

@@ -50,7 +50,7 @@ fn read(message: &async_nats::Message) -> Received {
     received(message, "ORDERS", 7, 2)
 }
 
-/// HOT-022: what was sent is what is received, whatever its texts contain.
+/// HOT-022: the received message equals the sent one, whatever its texts contain.
 #[test]
 fn everything_comes_back() {
     let headers = [

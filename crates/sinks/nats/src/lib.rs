@@ -68,13 +68,13 @@
 //! | has no JetStream, no resources, or does not answer; or the connection is lost | waits with all others until the server is back |
 //!
 //! A message that was not acknowledged in time may have been stored; it is sent again under the same id. A connection that was
-//! lost, or did not answer, is given up with everything that was queued in it, so nothing is sent later behind anybody's back.
-//! Streams with `no_ack` cannot be used: they never say that they have taken something.
+//! lost, or did not answer, is given up with everything that was queued in it, so nothing is sent later unnoticed. Streams
+//! with `no_ack` cannot be used: they never say that they have taken something.
 //!
 //! A subject that only core subscribers listen to is never acknowledged, either. When no acknowledgement arrives for 250 ms, the
 //! sink asks the server which streams take the subjects that are still open, so that such a message is unroutable long before
-//! the deadline. A user who may not publish to `$JS.API.STREAM.NAMES` cannot ask, and waits for the deadline; from the second
-//! time on for 2 s.
+//! the deadline. A user without permission to publish to `$JS.API.STREAM.NAMES` cannot ask, and waits for the deadline; from the
+//! second time on for 2 s.
 //!
 //! Messages that were under way when a connection was lost are sent again over a connection of their own, in ever smaller
 //! groups, until a message that ends connections is alone.
@@ -82,7 +82,7 @@
 //! # Logs
 //!
 //! The driver, `async-nats`, writes whole messages to its log at TRACE. It runs on threads of its own, one for each
-//! connection, on which nobody listens to it.
+//! connection, on which its log is off.
 
 mod consumer;
 mod escape;

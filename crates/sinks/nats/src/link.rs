@@ -1,10 +1,10 @@
 //! One connection, from its beginning to its end, on a thread of its own.
 //!
-//! The driver reconnects by itself and then sends what it had queued, maybe long after everybody was told that it was not
-//! sent. So a connection that is lost ends here for good, with everything that was queued in it: its runtime is dropped. The
-//! next one is a new one, opened by whoever needs it.
+//! The driver reconnects by itself and then sends what it had queued, maybe long after the sink has reported a failure. So a
+//! connection that is lost ends here for good, with everything that was queued in it: its runtime is dropped. The next call
+//! that needs one opens a new one.
 //!
-//! On its thread nobody listens to logs: at TRACE the driver writes out whole messages.
+//! On its thread the log is off: at TRACE the driver writes whole messages.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -30,7 +30,7 @@ const MOST_FORBIDDEN: usize = 1_000;
 /// The most messages of a connection that may stay without an answer. The driver keeps an entry for each until it ends.
 const MOST_UNANSWERED: usize = 10_000;
 
-/// What was heard of a connection.
+/// The state of a connection, as far as its thread has reported it.
 #[derive(Default)]
 struct News {
     ended: bool,
@@ -94,7 +94,7 @@ impl Link {
         &self.context
     }
 
-    /// Whether it is gone, or will be as soon as its thread has heard of it: whoever closed it must not use it again.
+    /// Whether it is gone, or will be as soon as its thread notices: a closed connection must not be used again.
     pub(crate) fn has_ended(&self) -> bool {
         let is_closed = self.stop.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         is_closed || self.news.has_changed().is_err() || self.news.borrow().ended

@@ -1,4 +1,4 @@
-//! Where the server is, and who asks: everything that a connection needs, checked before there is one.
+//! Address and login of the server: everything that a connection needs, checked before there is one.
 //!
 //! Secrets come in and go to the driver; they must never come out by `Debug`, a name or an error. Certificates are always
 //! verified: there is no option that says otherwise.
@@ -55,7 +55,7 @@ impl NatsOptions {
     ///
     /// User and password may stand in the URL: `nats://user:password@host`. A user without a password is a token.
     ///
-    /// Refused: what is no such URL, and different logins in several of them.
+    /// Refuses invalid URLs, and different logins in several of them.
     pub fn new(urls: impl AsRef<str>) -> Result<Self> {
         let mut servers = Vec::new();
         let mut login = None;
@@ -106,7 +106,7 @@ impl NatsOptions {
         Ok(self)
     }
 
-    /// Logs in with a credentials file: a JWT and the seed of its nkey. It is read anew for every connection.
+    /// Logs in with a credentials file: a JWT and the seed of its nkey. It is read again for every connection.
     pub fn credentials_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.login = Login::CredentialsFile(path.into());
         self
@@ -201,7 +201,7 @@ impl Login {
     }
 }
 
-/// Shows who asks only by the kind of login.
+/// Shows only the kind of login.
 impl fmt::Debug for NatsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let login = match self.login {

@@ -29,8 +29,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Hands messages to JetStream.
 ///
-/// Each is published to the subject of its topic, under its id as `Nats-Msg-Id`: what is sent again within the stream's
-/// duplicate window is not stored again. See the [crate] for subjects and headers.
+/// Each is published to the subject of its topic, under its id as `Nats-Msg-Id`: a message that is sent again within
+/// the stream's duplicate window is not stored again. See the [crate] for subjects and headers.
 ///
 /// It connects at the first message, and again when the connection was lost.
 pub struct NatsSink {
@@ -91,8 +91,8 @@ impl NatsSink {
         Ok(self)
     }
 
-    /// Says who sends, in the header `Posthaste-Source`: 1 to 255 bytes. Consumers know messages by source and id together.
-    /// Default: none, and consumers take `nats`.
+    /// Names the sender, in the header `Posthaste-Source`: 1 to 255 bytes. Consumers know messages by source and id
+    /// together. Default: none, and consumers take `nats`.
     pub fn source(mut self, source: impl Into<String>) -> Result<Self> {
         let source = source.into();
         if source.is_empty() || source.len() > 255 {
@@ -160,7 +160,8 @@ impl NatsSink {
         answers
     }
 
-    /// Sends messages over the usual connection. Those that were under way when it was lost are suspects from then on.
+    /// Sends messages over the usual connection. Messages that were under way when it was lost are suspects from then
+    /// on.
     async fn send_together(&self, messages: &[Arc<Message>], deadline: Instant) -> Vec<Verdict> {
         let link = match timeout_at(deadline, self.link()).await {
             Ok(Ok(link)) => link,
@@ -231,7 +232,7 @@ impl NatsSink {
     }
 }
 
-/// What is said of a message that ends a connection on its own.
+/// The verdict on a message that ends a connection on its own.
 const CULPRIT: &str =
     "the server ended the connection when it got this message alone; see the server's log for why";
 
@@ -280,7 +281,7 @@ impl Sink for NatsSink {
             let answers = self.send_together(&others, deadline).await;
             verdicts.extend(others.iter().map(|message| message.id).zip(answers));
         }
-        // Last, so that none of the others waits for what they may do to a connection.
+        // Last, so that a connection that they end does not delay the others.
         verdicts.extend(self.send_apart(suspects, deadline).await);
         let late = || Err(verdict::late());
         batch.iter().map(|message| verdicts.remove(&message.id).unwrap_or_else(late)).collect()

@@ -11,8 +11,8 @@ use crate::options::refused;
 /// The subject of a topic: the topic, with `%XX` for what a subject cannot have. That is blanks and control characters, `*`,
 /// `>` and `%` anywhere, a `.` without something on both of its sides, and a `$` or `_` at the beginning.
 ///
-/// `$` begins the server's own subjects, such as `$JS` and `$SYS`. `_` begins those that clients and servers get their answers
-/// on, such as `_INBOX` and `_R_`. Behind a prefix both are ordinary letters.
+/// `$` begins the server's own subjects, such as `$JS` and `$SYS`. `_` begins the subjects on which clients and servers get
+/// replies, such as `_INBOX` and `_R_`. Behind a prefix both are ordinary letters.
 pub(crate) fn of_topic(prefix: &str, topic: &str) -> String {
     let mut subject = String::with_capacity(prefix.len() + 1 + topic.len());
     if !prefix.is_empty() {
@@ -40,7 +40,7 @@ fn is_unfit(character: char) -> bool {
     character.is_whitespace() || character.is_control() || matches!(character, '*' | '>' | '%')
 }
 
-/// Refuses what is not one subject.
+/// Refuses text that is not a single subject.
 pub(crate) fn check(what: &str, subject: &str) -> Result<()> {
     let fault = if subject.is_empty() {
         "is empty"

@@ -163,7 +163,8 @@ where
         self
     }
 
-    /// How many messages it holds at a time, those that wait for their next attempt included; 0 counts as 1. Default: 50.
+    /// How many messages it holds at a time, including messages that wait for their next attempt; 0 counts as 1.
+    /// Default: 50.
     #[must_use]
     pub fn prefetch(self, messages: u16) -> Self {
         self.change(|options| options.prefetch = messages.max(1))
@@ -175,8 +176,8 @@ where
         self.change(|options| options.concurrency = handlers.max(1))
     }
 
-    /// How long handlers may take to finish when the shutdown has begun. Default: 30 s. Those that take longer are not
-    /// cancelled, but no longer waited for; their messages come again, and the inbox knows them.
+    /// How long handlers may take to finish when the shutdown has begun. Default: 30 s. Slower ones are not cancelled,
+    /// but no longer waited for; their messages come again, and the inbox knows them.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         self.change(|options| options.grace = grace)
@@ -293,7 +294,7 @@ where
         running: &mut Running,
         shutdown: &Shutdown,
     ) -> Trouble {
-        // Dropped, or set, it tells those that wait to give up.
+        // Dropped, or set, it tells waiting deliveries to give up.
         let (over, is_over) = watch::channel(false);
         let work = Arc::new(work);
         let ended = loop {

@@ -1,7 +1,7 @@
-//! Whether an exchange is there, and whether a queue keeps what it was given when its server starts again.
+//! Checks whether an exchange exists, and whether a queue keeps its messages when its server restarts.
 //!
-//! AMQP tells nobody how a queue was declared, but it refuses to declare one under the same name otherwise, and says in which
-//! point it differs. So a declaration is tried that must differ in one: nothing is changed by it.
+//! AMQP does not report how a queue was declared, but it refuses to declare one differently under the same name, and names
+//! the difference. So the check tries a declaration that must differ in one point; it changes nothing.
 
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
@@ -17,12 +17,12 @@ const CHECK: &str = "queue";
 const NOT_FOUND: u16 = 404;
 const RESOURCE_LOCKED: u16 = 405;
 const PRECONDITION_FAILED: u16 = 406;
-/// If the queue goes away just before the declaration, one is made that nobody uses, and that goes after this time.
+/// If the queue goes away just before the declaration, an unused one is created, which expires after this time.
 const GOES_AFTER_MILLIS: i32 = 1_000;
 
 impl RabbitServer {
-    /// Looks at whether a queue is there, and durable: one that is not loses its messages when the server starts again, those
-    /// that a sink was told are taken among them.
+    /// Checks whether a queue exists and is durable. One that is not loses its messages when the server restarts, including
+    /// messages whose receipt it has confirmed.
     ///
     /// Changes nothing. An error means that the server could not be asked.
     pub async fn examine_queue(&self, name: &str) -> Result<Finding> {
@@ -32,7 +32,7 @@ impl RabbitServer {
         }
         name_fits("the queue to look at", name)?;
         let deadline = Instant::now() + self.patience;
-        // What is declared on arrival is no part of a look.
+        // A check declares nothing on arrival.
         let server = self.clone().declare(crate::Topology::default());
         let link = Link::connect(&server, deadline).await.map_err(|trouble| self.unavailable(&trouble))?;
         let looked = look(&link, name, deadline).await;
@@ -40,7 +40,7 @@ impl RabbitServer {
         looked.map_err(|trouble| self.unavailable(&trouble))
     }
 
-    /// Looks at whether an exchange is there: what is sent to one that is not, nobody gets.
+    /// Checks whether an exchange exists: messages to a missing one are lost.
     ///
     /// Changes nothing. An error means that the server could not be asked.
     pub async fn examine_exchange(&self, name: &str) -> Result<Finding> {
@@ -101,7 +101,7 @@ async fn look_at_exchange(link: &Link, name: &str, deadline: Instant) -> Result<
     }
     let channel = link.channel(deadline).await?;
     let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-    // Of what is there, the kind is not compared.
+    // The kind of an existing exchange is not compared.
     let declaring = channel.exchange_declare(
         ShortString::from(name),
         ExchangeKind::Topic,

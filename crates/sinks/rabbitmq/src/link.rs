@@ -1,4 +1,4 @@
-//! One connection: made once, never mended. Whoever finds it broken makes another.
+//! One connection: opened once, never repaired. A broken one is replaced by another.
 //!
 //! Every wait in here has a deadline. Nothing in here knows a message.
 
@@ -104,7 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link {
-    /// Connects and declares what is to be declared. One try.
+    /// Connects and declares the configured topology. One try.
     pub(crate) async fn connect(server: &RabbitServer, deadline: Instant) -> Result<Self, Trouble> {
         let deadline = deadline.min(Instant::now() + server.patience);
         let connecting = async {
@@ -168,7 +168,7 @@ impl Link {
     }
 }
 
-/// An error that becomes [`Trouble::Lost`]: whoever opens no channel in time is not there.
+/// An error that becomes [`Trouble::Lost`]: a server that opens no channel in time is not there.
 fn late() -> lapin::Error {
     std::io::Error::new(std::io::ErrorKind::TimedOut, "the server did not open a channel in time").into()
 }

@@ -100,7 +100,7 @@ impl RabbitOptions {
         self
     }
 
-    /// Who publishes, as receivers see it in `app_id`: 1 to 255 bytes. Their inboxes know a message by its source and its id.
+    /// The publisher, as receivers see it in `app_id`: 1 to 255 bytes. Their inboxes know a message by its source and its id.
     /// Default: `posthaste`.
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.source = source.into();
@@ -114,7 +114,7 @@ impl RabbitOptions {
         self
     }
 
-    /// What is declared whenever a connection is made. Default: nothing; the sink never declares anything by itself.
+    /// The topology to declare on each new connection. Default: nothing; the sink never declares anything by itself.
     pub fn declare(mut self, topology: Topology) -> Self {
         self.server = self.server.declare(topology);
         self

@@ -76,7 +76,7 @@ pub(crate) fn text_headers(properties: &BasicProperties) -> Headers {
     texts.collect()
 }
 
-/// How often a quorum queue has delivered a message before; 0 where nobody counts.
+/// How often a quorum queue has delivered a message before; 0 on queues that do not count.
 pub(crate) fn delivery_count(properties: &BasicProperties) -> u32 {
     let count = properties.headers().as_ref().and_then(|table| table.inner().get("x-delivery-count"));
     let count = match count {

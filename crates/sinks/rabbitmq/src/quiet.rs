@@ -24,8 +24,8 @@ pub(crate) fn runtime() -> Runtime<QuietKit> {
     Runtime::new(RuntimeParts::new(Quiet(tokio.clone()), tokio))
 }
 
-/// A subscriber that hears nothing. One that `tracing` knows of, unlike `Dispatch::none()`: or what it did not want to hear, being
-/// the first to be asked, nobody would hear any more, not even from a connection that the program itself has made by lapin.
+/// A subscriber that discards everything. `tracing` must know it, unlike `Dispatch::none()`. Otherwise the first subscriber's
+/// lack of interest would silence lapin's log for the whole program, including connections of its own.
 static NOBODY: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
 
 /// Runs a call of lapin without its log.

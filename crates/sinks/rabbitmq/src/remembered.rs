@@ -1,6 +1,6 @@
 //! What a sink remembers from one batch to the next: a bounded set.
 //!
-//! Forgetting must be harmless: a full set starts anew.
+//! Forgetting must be harmless: a full set is emptied.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;

@@ -20,7 +20,7 @@ use crate::window::{self, Parcel};
 const STALLED_PATIENCE: Duration = Duration::from_secs(2);
 /// The most time that is kept for the question whether the server lives.
 const LONGEST_QUESTION: Duration = Duration::from_secs(1);
-/// What is said of a message that ends a connection on its own.
+/// The verdict on a message that ends a connection on its own.
 const CULPRIT: &str = "RabbitMQ ended the connection when it got this message alone; see its log for why";
 
 /// Why a window is kept apart from others.
@@ -202,7 +202,7 @@ impl<'a> Sending<'a> {
         has_more: bool,
     ) -> Result<(), SinkError> {
         let Some(road) = &self.road else { return Ok(()) };
-        // Only a server that is there opens a channel; one of those that nobody uses would not tell.
+        // Only a live server opens a channel; an idle channel would prove nothing.
         road.session.idle().clear();
         if let Some(reason) = road.session.link.blocked() {
             return Err(blocked(&reason));

@@ -1,4 +1,4 @@
-//! Which RabbitMQ, and how to get there: address, login, TLS, and what is declared on arrival.
+//! A RabbitMQ server: address, login, TLS, and the topology to declare on arrival.
 //!
 //! The password is in here; it must never leave by `Debug`, by a name or by an error.
 
@@ -70,7 +70,7 @@ impl RabbitServer {
 
     fn of(mut uri: AMQPUri) -> Self {
         if uri.vhost.is_empty() {
-            // There is no virtual host without a name: who writes a slash at the end of a URL means the default one.
+            // A virtual host has a name: a slash at the end of a URL means the default one.
             "/".clone_into(&mut uri.vhost);
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
@@ -85,7 +85,7 @@ impl RabbitServer {
         }
     }
 
-    /// Who logs in.
+    /// The user.
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.uri.authority.userinfo.username = user.into();
         self.uri.authority.userinfo.password = password.into();
@@ -104,7 +104,7 @@ impl RabbitServer {
         self
     }
 
-    /// What is declared whenever a connection is made. Default: nothing; posthaste never declares anything by itself.
+    /// The topology to declare on each new connection. Default: nothing; posthaste never declares anything by itself.
     pub fn declare(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
@@ -129,7 +129,7 @@ impl RabbitServer {
         Ok(self)
     }
 
-    /// The certificate that shows the server who connects: the chain and its private key, as PEM.
+    /// The client certificate: the chain and its private key, as PEM.
     #[cfg(feature = "tls")]
     pub fn client_certificate(mut self, chain: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<Self> {
         self.tls.set_identity(chain.as_ref(), key.as_ref())?;

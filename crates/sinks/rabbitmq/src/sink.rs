@@ -46,7 +46,7 @@ pub struct RabbitSink {
 
 struct Shared {
     options: RabbitOptions,
-    /// The connection, once there is one. Whoever holds the lock may be making it.
+    /// The connection, once there is one. The holder of the lock may be opening it.
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
     /// Messages that were under way when a connection was lost: one of them may be the reason.
     suspects: Remembered<MessageId>,
@@ -54,7 +54,7 @@ struct Shared {
     stalled: Remembered<(ShortString, ShortString)>,
 }
 
-/// A connection, and its channels that nobody uses at the moment.
+/// A connection, and its idle channels.
 pub(crate) struct Session {
     pub(crate) link: Link,
     idle: Mutex<Vec<Channel>>,
@@ -140,7 +140,7 @@ impl RabbitSink {
         }
     }
 
-    /// What is needed to publish a message, or why it cannot be published.
+    /// The arguments for publishing a message, or why it cannot be published.
     fn parcel<'a>(&self, index: usize, message: &'a Message) -> Result<Parcel<'a>, SinkError> {
         let options = &self.shared.options;
         let size = message.payload.len();
@@ -272,7 +272,7 @@ impl Sink for RabbitSink {
     async fn probe(&self) -> Verdict {
         let deadline = Instant::now() + self.server().patience;
         let session = self.session(deadline).await?;
-        // One of those that nobody uses would not tell whether the server is still there.
+        // An idle channel would not tell whether the server is still there.
         session.idle().clear();
         let channel = self.channel(&session, deadline).await?;
         session.idle().push(channel);

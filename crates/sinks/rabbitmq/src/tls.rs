@@ -1,4 +1,4 @@
-//! TLS: whom to trust, and who we are.
+//! TLS: trusted authorities, and the client certificate.
 //!
 //! There is no way to switch verification off. A private key never leaves this file but into a handshake.
 

@@ -1,4 +1,4 @@
-//! What is declared on the server when somebody says so: exchanges, queues, bindings. All of it durable.
+//! Topology that is declared on the server only if you ask for it: exchanges, queues, bindings. All of it durable.
 //!
 //! Declaring again is harmless; declaring something else under the same name is refused by the server. Nothing is ever
 //! deleted here.

@@ -46,12 +46,12 @@ pub(crate) enum Answer {
     Returned,
     /// It could not keep it.
     Refused,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
-/// Publishes a window on a channel that nobody else uses, and says what became of each message. The channel must not be used
-/// again if there was trouble: answers that are still to come would be taken for those of others.
+/// Publishes a window on a channel that has no other user, and returns what became of each message. The channel must not be
+/// used again if there was trouble: late answers would be taken for answers to other messages.
 pub(crate) async fn publish(
     channel: &Channel,
     parcels: &[Parcel<'_>],
@@ -69,7 +69,7 @@ pub(crate) async fn publish(
     let mut troubles = Vec::new();
     let mut confirmations = Vec::with_capacity(parcels.len());
     for confirm in published {
-        // After the deadline, those that are there already are still taken.
+        // After the deadline, answers that have already arrived still count.
         let confirmed = match confirm {
             Ok(confirm) => match timeout_at(deadline, quietly(confirm)).await {
                 Ok(confirmed) => confirmed.map_err(Trouble::from),
@@ -112,7 +112,7 @@ fn judge(parcels: &[Parcel<'_>], confirmations: Vec<Option<Confirmation>>) -> Ve
         match confirmed {
             Some((true, carries)) if all_there || !carries => Answer::Kept,
             Some((false, _)) => Answer::Refused,
-            // Confirmed, but its return may be among those that were not handed out.
+            // Confirmed, but its return may be among the returns that were not handed out.
             Some((true, _)) | None => Answer::Unknown,
         }
     };

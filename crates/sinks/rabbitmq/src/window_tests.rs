@@ -45,7 +45,7 @@ fn a_missing_confirm_leaves_open_only_what_it_must() {
     assert_eq!(judged(vec![Some(Confirmation::Nack(None)), None]), [Refused, Unknown]);
 }
 
-/// RMQ-001: what was refused is not kept, and what was never asked to be confirmed is not, either.
+/// RMQ-001: a refused message is not kept, nor is one without a confirm.
 #[test]
 fn only_an_ack_is_an_ack() {
     use Answer::{Kept, Refused, Returned};

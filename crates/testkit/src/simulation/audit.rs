@@ -754,7 +754,7 @@ impl Audit {
         self.begun_in(life, n, handler);
         let handled = message.handled.iter().any(|name| name == handler);
         let row = &self.rows[&n];
-        // Who has lost its lease, and cannot know yet, may repeat what its successor did.
+        // A worker that has lost its lease, and cannot know yet, may repeat what its successor did.
         let again =
             lease.epoch > row.lost && row.succeeded.get(handler).is_some_and(|epoch| *epoch > row.lost);
         let known = self.told.get(&lease).is_some_and(|told| *told < at);

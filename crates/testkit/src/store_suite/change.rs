@@ -1,4 +1,4 @@
-//! What only a person decides: requeueing and burying, with who and why on record.
+//! Changes that an operator decides: requeueing and burying, with who and why on record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use posthaste_core::{
 use super::support::*;
 use crate::Fixture;
 
-/// Asserts who did what and why, and what the message was like before.
+/// Asserts who did what and why, and the state of the message before.
 #[track_caller]
 fn assert_entry(entry: &HistoryEntry, action: &str, by: &str, why: &str, before: (u32, u32, Option<&str>)) {
     assert_eq!((entry.action.as_str(), entry.by.as_str(), entry.why.as_str()), (action, by, why));

@@ -1,7 +1,7 @@
 //! The same message in several transactions at once: one of them is first, however many roll back, crash or lose a conflict.
 //!
-//! These cases never assert who wins. No task waits for another's call while it has a transaction open, but where the
-//! case is about that wait; and then it gives up waiting, never the call.
+//! These cases never assert which call wins. No task waits for another's call while it has a transaction open, but
+//! where the case is about that wait; and then it gives up waiting, never the call.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

@@ -493,7 +493,7 @@ pub async fn many_start_and_attach_the_same<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// I8, M-14: of eight workers who take the same wait to be theirs, one sends the continuation.
+/// I8, M-14: of eight workers that handle the same wait, one sends the continuation.
 pub async fn many_continue_at_once<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     for round in 0..10 {

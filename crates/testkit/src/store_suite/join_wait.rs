@@ -120,8 +120,8 @@ pub async fn many_waits_for_one_join<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Protocol: a wait that is being handled while the join ends, and is deferred by a handler who does not know it yet, is due
-/// at once: no end is missed.
+/// Protocol: a wait that is being handled while the join ends, and is deferred by a handler that does not know it yet, is
+/// due at once: no end is missed.
 pub async fn a_wait_that_is_leased_meanwhile<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, held) = leased_fan(&**fixture, 1).await;

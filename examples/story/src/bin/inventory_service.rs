@@ -19,7 +19,7 @@ struct Inventory {
 
 impl Consume<SqliteStore> for Inventory {
     async fn consume(&self, tx: &mut SqliteConnection, message: &Received) -> HandlerResult {
-        // What is no order never will be one.
+        // A payload that is no order will never become one.
         let order: OrderPlaced = message.json().map_err(HandlerError::dead)?;
         tokio::time::sleep(self.pace).await;
         sqlx::query("insert into reservation (order_id, item, quantity) values (?, ?, ?)")

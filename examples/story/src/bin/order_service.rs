@@ -1,5 +1,5 @@
-//! Takes orders by HTTP. An order and its event are saved in one transaction, and the customer is answered at once: whether the
-//! broker, or anybody behind it, is there does not matter to him.
+//! Takes orders by HTTP. An order and its event are saved in one transaction, and the service answers the customer at once,
+//! whether the broker and its consumers are up or not.
 
 use std::path::Path;
 

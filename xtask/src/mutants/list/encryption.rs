@@ -1,4 +1,4 @@
-//! Mutants of encryption: what is bound, what is sealed, what is opened. Nothing but the list.
+//! Mutants of encryption: binding, sealing, opening. Only the list.
 
 use super::{Mutant, Program};
 

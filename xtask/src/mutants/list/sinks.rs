@@ -1,4 +1,4 @@
-//! Mutants of what is around every sink, and of alerts: batches, deadline, breaker. Nothing but the list.
+//! Mutants of the code around every sink, and of alerts: batches, deadline, breaker. Only the list.
 
 use super::{Mutant, Program};
 

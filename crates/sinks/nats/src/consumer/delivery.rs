@@ -19,7 +19,7 @@ use crate::headers;
 use crate::link::Link;
 use crate::verdict::{self, Refusal};
 
-/// How long a message waits whose dead letter nobody took.
+/// How long a message waits if no stream took its dead letter.
 const UNDELIVERABLE: Duration = Duration::from_secs(30);
 
 const REASON: &str = "Posthaste-Dead-Reason";
@@ -100,7 +100,7 @@ where
             Disposal::Again { after, .. } => AckKind::Nak(Some(after).filter(|after| !after.is_zero())),
             Disposal::Dead(failure) => self.bury(link, message, &info, &failure).await,
         };
-        // If it was given back meanwhile, the server has its answer; the inbox knows what was done.
+        // If it was given back meanwhile, the server has its answer; the inbox has the outcome.
         if self.underway.inside().remove(&sequence).is_some() {
             confirm(link, reply, answer).await;
         }
@@ -165,7 +165,7 @@ where
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for what has begun; if the shutdown is to end at once, gives it back instead.
+    /// Waits for running deliveries; if the shutdown is to end at once, gives them back instead.
     pub(super) async fn finish(&self, link: &Link, slots: &Semaphore, shutdown: &Shutdown) {
         tokio::select! {
             biased;

@@ -1,7 +1,7 @@
 //! How often a message has failed, by what the server counts and what this process remembers.
 //!
-//! The server counts deliveries; not all of them are attempts. The memory is bounded: whoever falls out of it is charged for
-//! all of its deliveries.
+//! The server counts deliveries; not all of them are attempts. The memory is bounded: a message that drops out of it is
+//! charged for all of its deliveries.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,7 +10,7 @@ use posthaste_core::{Disposal, Tries};
 /// The most messages that are remembered.
 const MOST: usize = 10_000;
 
-/// What is known of a message beyond its number of deliveries.
+/// Knowledge about a message beyond its number of deliveries.
 #[derive(Clone, Copy, Default)]
 struct Known {
     /// Deliveries that were not charged.
@@ -61,7 +61,7 @@ impl Memory {
             let Some(oldest) = self.order.pop_front() else { return };
             self.known.remove(&oldest);
         }
-        // Those that are done still stand in the line.
+        // Messages that are done are still in the queue.
         if self.order.len() > 2 * MOST {
             self.order.retain(|sequence| self.known.contains_key(sequence));
         }

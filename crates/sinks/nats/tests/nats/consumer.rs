@@ -1,4 +1,4 @@
-//! The consumer on a real server: what is acknowledged and when, what comes again, and what becomes of dead letters.
+//! The consumer on a real server: acknowledgements, redelivery and dead letters.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -18,10 +18,10 @@ use tokio::sync::Semaphore;
 use crate::server::Server;
 use crate::support::{LONG, cut_for_good, eventually, look, messages, send, shared, sink, stream, unique};
 
-/// What a handler does with one delivery; what is not in its script is done.
+/// What a handler does with one delivery; deliveries beyond the script succeed.
 type Turn = Box<dyn Fn() -> HandlerResult + Send>;
 
-/// A handler that notes what it was given, and does what its script says.
+/// A handler that records its messages, and follows its script.
 #[derive(Clone)]
 struct Noting {
     noted: Arc<Mutex<Vec<(Received, Instant)>>>,
@@ -226,7 +226,8 @@ async fn slow_failures_come_again_and_then_die() {
     scene.end().await;
 }
 
-/// INB-003: a refusal for good is terminated at once where that was chosen; and a dead letter that nobody takes is not lost.
+/// INB-003: a permanent failure is terminated at once if so configured, and a dead letter without a stream is not
+/// lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_at_once() {
     let Some(scene) = Scene::new().await else { return };
@@ -297,8 +298,8 @@ async fn slow_a_long_handler_keeps_its_message() {
     scene.end().await;
 }
 
-/// Shutdown: what has begun is finished and acknowledged, and nothing else is left with the server's time running. Ended at
-/// once, what has begun is given back at once.
+/// Shutdown: running handlers finish and their messages are acknowledged; no other message stays held. If it ends at once,
+/// running messages are given back at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown() {
     let Some(scene) = Scene::new().await else { return };

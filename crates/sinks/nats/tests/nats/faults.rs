@@ -1,5 +1,5 @@
-//! A whole outbox in front of a server that stops, dies, or cannot be reached: nothing is lost, nobody is charged, and what
-//! was sent twice is stored once.
+//! A whole outbox in front of a server that stops, dies, or cannot be reached: nothing is lost, no attempt is charged, and
+//! messages that were sent twice are stored once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::support::{
 
 const TOPIC: &str = "a";
 
-/// A store, an outbox that runs, and the ids of what was put into it.
+/// A store, a running outbox, and the ids of its messages.
 struct Scene {
     store: MemoryStore,
     outbox: Outbox<MemoryStore>,
@@ -56,7 +56,7 @@ impl Scene {
         usize::try_from(stats.done.value).unwrap()
     }
 
-    /// Waits until all are done, and looks at what is in the stream: each of them once.
+    /// Waits until all are done, and checks that the stream has each of them once.
     async fn settle(self, js: &jetstream::Context) -> Duration {
         let started = Instant::now();
         eventually("everything is delivered", async || self.done().await == self.ids.len()).await;
@@ -102,7 +102,7 @@ async fn slow_restarts() {
     eprintln!("delivered {took:?} after the server was back");
 }
 
-/// F-06: a network that cuts, refuses, delays, swallows, and loses the answer to what was published.
+/// F-06: a network that cuts, refuses, delays and swallows, and loses acknowledgements.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_networks() {
     let Some(server) = private().await else { return };
@@ -135,7 +135,7 @@ async fn slow_networks() {
     eprintln!("delivered {took:?} after the network was back");
 }
 
-/// F-22: an acknowledgement that comes after the deadline belongs to nobody: not to the next batch, and nothing of the batch
+/// F-22: an acknowledgement after the deadline is ignored: it is not taken for the next batch, and nothing of the batch
 /// before is sent later.
 #[tokio::test]
 async fn slow_a_late_acknowledgement_is_nobodys() {

@@ -53,7 +53,7 @@ fn nothing_leaks() {
             }
             server.kill().await;
             let verdicts = send_within(&sink, &batch, Duration::from_secs(2)).await;
-            // What is too large is known without asking.
+            // The sink knows the limit of the size without asking.
             assert!(verdicts[..2].iter().all(|verdict| verdict.as_ref().is_err_and(|error| error.is_down())));
             server.up().await;
         }

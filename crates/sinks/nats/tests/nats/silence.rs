@@ -94,7 +94,8 @@ async fn a_stream_that_acknowledges_nothing() {
     js.delete_stream(&name).await.unwrap();
 }
 
-/// F2: a user who may not ask which stream takes a subject is judged at the deadline; the next time, sooner.
+/// F2: a user without permission to ask which stream takes a subject gets a verdict at the deadline; the next time,
+/// sooner.
 #[tokio::test]
 async fn slow_a_user_who_may_not_ask() {
     let config = r#"

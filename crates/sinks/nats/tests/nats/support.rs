@@ -29,7 +29,7 @@ pub(crate) async fn send(sink: &NatsSink, batch: &[Arc<Message>]) -> Vec<Verdict
     send_within(sink, batch, LONG).await
 }
 
-/// A name that nobody else has.
+/// A unique name.
 pub(crate) fn unique() -> String {
     format!("t{}", MessageId::new().to_string().replace('-', ""))
 }

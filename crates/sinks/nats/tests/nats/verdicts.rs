@@ -31,8 +31,8 @@ async fn taken_and_known_again() {
     js.delete_stream(&name).await.unwrap();
 }
 
-/// RMQ-003, F-22: without a stream, in another stream than expected, and with somebody else who answers: unroutable, and
-/// nothing of it says that it was taken.
+/// RMQ-003, F-22: without a stream, in another stream than expected, and with a reply from another client: unroutable,
+/// and never reported as taken.
 #[tokio::test]
 async fn unroutable() {
     let Some(url) = shared() else { return };
@@ -64,7 +64,7 @@ async fn unroutable() {
 
     let client = async_nats::connect(&url).await.unwrap();
     let mut meddler = client.subscribe(format!("{name}.nobody.wants")).await.unwrap();
-    // The server has heard of the subscription when it has answered what was asked after it.
+    // The server knows the subscription once it has answered a later request.
     client.request("$JS.API.INFO", "".into()).await.unwrap();
     let answering = async {
         let asked = meddler.next().await.unwrap();
@@ -89,7 +89,7 @@ async fn too_large() {
     js.delete_stream(&name).await.unwrap();
 }
 
-/// A full stream that keeps what it has: those that do not fit wait, and the breaker stays closed.
+/// A full stream that discards new messages: they wait, and the breaker stays closed.
 #[tokio::test]
 async fn full() {
     let Some(url) = shared() else { return };
@@ -110,7 +110,8 @@ async fn full() {
     }
 }
 
-/// Nobody there, and a server without JetStream: down at once, without waiting for the deadline; the probe says the same.
+/// No server, and a server without JetStream: down at once, without waiting for the deadline; the probe says the
+/// same.
 #[tokio::test]
 async fn down() {
     let nobody = sink("nats://127.0.0.1:1", "x");

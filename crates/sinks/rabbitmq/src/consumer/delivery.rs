@@ -81,7 +81,7 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Work<S, H> {
         }
     }
 
-    /// To the dead letters, for as long as it takes; what is not known to be there is not acked.
+    /// Sends it to the dead letters, for as long as it takes; without a confirm it is not acked.
     async fn bury(&self, delivery: &Delivery, failure: &Failure, payload: &[u8], over: &Over) {
         let queue = match &self.options.dead_letter {
             DeadLetter::Queue(queue) => queue,
@@ -112,8 +112,8 @@ async fn has_come(over: &Over) {
     let _ = over.clone().wait_for(|over| *over).await;
 }
 
-/// The properties of a dead letter: as they were, and why. Without those that the server would act upon, or refuse to take
-/// from somebody else.
+/// The properties of a dead letter: the message's own, and the reason. Without those that the server would act on, or
+/// accept from their owner only.
 fn dead(was: &BasicProperties, failure: &Failure, queue: &str) -> BasicProperties {
     let mut headers = was.headers().clone().unwrap_or_default();
     let class = failure.class().to_string();

@@ -9,7 +9,7 @@ use posthaste_core::{Failure, Headers, MessageId, Received};
 use super::Options;
 use crate::properties::{content_type, occurred_at, text_headers};
 
-/// A message without a `message_id`, for those who can tell it from others by something else.
+/// A message without a `message_id`, for consumers that identify it by something else.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Unnamed<'a> {

@@ -60,14 +60,14 @@ impl Line {
         let _ = timeout_at(Instant::now() + self.patience, quietly(cancelling)).await;
     }
 
-    /// Gives back what was delivered, but not begun.
+    /// Gives back messages that were delivered, but not started.
     pub(super) async fn give_back_the_rest(&mut self) {
         while let Some(Some(Ok(delivery))) = self.deliveries.next().now_or_never() {
             give_back(&delivery).await;
         }
     }
 
-    /// Gives back what was not acked. Said before the connection goes, so that it need not notice.
+    /// Gives back messages that were not acked, before the connection closes, so that the server need not notice it.
     pub(super) async fn close(self) {
         let closing = self.channel.close(200, "OK".into());
         let _ = timeout_at(Instant::now() + self.patience, quietly(closing)).await;

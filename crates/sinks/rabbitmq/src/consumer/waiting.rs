@@ -1,8 +1,8 @@
 //! Messages that wait for their next attempt and were given back meanwhile: when each is due, and how often it failed.
 //!
 //! RabbitMQ does not let a consumer hold a message for longer than its `consumer_timeout`. So a message that waits for long is
-//! given back, and comes again at once, to this process or to another. What is remembered here is bounded, and forgetting is
-//! harmless: the next attempt comes sooner.
+//! given back, and comes again at once, to this process or to another. The memory here is bounded, and forgetting is harmless:
+//! the next attempt comes sooner.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// The most messages that are remembered.
 const MOST: usize = 10_000;
 
-/// What is known of a message that was given back.
+/// Knowledge about a message that was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
     /// When its next attempt is due.
@@ -49,7 +49,7 @@ impl Waiting {
             let tries = Tries { charged: delivered, ..Tries::default() };
             return Wait { due: Instant::now(), tries, delivered };
         };
-        // Giving it back is a delivery that the queue counts, and no attempt. Any other was somebody else's.
+        // Giving it back is a delivery that the queue counts, and no attempt. Any other was another consumer's.
         tries.charged = tries.charged.saturating_add(delivered.saturating_sub(before.saturating_add(1)));
         Wait { due, tries, delivered }
     }

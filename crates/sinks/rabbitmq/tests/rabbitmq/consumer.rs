@@ -174,7 +174,7 @@ fn what_never_succeeds_is_a_dead_letter() {
     });
 }
 
-/// INB-003: a message without an id is a dead letter that says so, unless somebody finds an id for it.
+/// INB-003: a message without an id is a dead letter that says so, unless the consumer finds an id for it.
 #[test]
 fn a_message_without_an_id_is_not_guessed_at() {
     with_server(async |fixture| {
@@ -198,7 +198,8 @@ fn a_message_without_an_id_is_not_guessed_at() {
         })
         .await;
         running.stop().await;
-        // What was not acked by then, the second of the same id or the dead letter, comes again, and goes without an effect.
+        // Messages that were not acked by then, the second of the same id or the dead letter, come again, without an
+        // effect.
         until("the queue is empty", async || {
             if fixture.depth(&case.queue).await == 0 {
                 return Some(());
@@ -227,7 +228,7 @@ fn a_dead_letter_is_not_lost_either() {
         let delete = lapin::options::QueueDeleteOptions::default();
         fixture.channel.queue_delete(case.dead.as_str().into(), delete).await.unwrap();
         case.publish(1).await;
-        // Given back when it stops, because nobody took it.
+        // Given back when it stops, because no queue took it.
         until("it is held", async || case.is_taken().await.then_some(())).await;
         running.stop().await;
         until("it is back", async || (fixture.depth(&case.queue).await == 1).then_some(())).await;
@@ -291,7 +292,7 @@ fn slow_a_consumer_comes_back_by_itself() {
         }
         until("all of them", async || (case.effects().await >= expected).then_some(())).await;
         running.stop().await;
-        // What was acted upon, but not acked, is known when it comes again.
+        // A message that was handled, but not acked, is recognised when it comes again.
         until("all acked", async || {
             let running = run(&consumer);
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -430,7 +431,7 @@ fn fastrand_ms() -> u64 {
     u64::from(MessageId::new().as_bytes()[15]) % 50
 }
 
-/// INB-003: a shutdown lets a handler finish and its message be acked, and gives back those that wait.
+/// INB-003: a shutdown lets a handler finish and its message be acked, and gives back waiting messages.
 #[test]
 fn a_shutdown_finishes_what_runs() {
     with_server(async |fixture| {
@@ -458,7 +459,7 @@ fn a_shutdown_finishes_what_runs() {
         case.publish(10).await;
         started.notified().await;
         running.shutdown.begin();
-        // Those that wait come back while the one that runs still does.
+        // Waiting messages come back while the running one still runs.
         until("nine are back", async || (fixture.depth(&case.queue).await == 9).then_some(())).await;
         assert!(!running.task.is_finished());
         finish.send_replace(true);
@@ -468,7 +469,7 @@ fn a_shutdown_finishes_what_runs() {
     });
 }
 
-/// INB-003: what is declared with the server is there for the consumer; and impossible consumers are not made.
+/// INB-003: the consumer finds the declared topology, and invalid consumers are refused.
 #[test]
 fn queues_can_be_declared() {
     with_server(async |fixture| {

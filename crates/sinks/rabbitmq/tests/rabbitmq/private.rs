@@ -1,4 +1,4 @@
-//! What needs a server of one's own: restarts, a server out of memory, TLS. One node for all of it, one after the other.
+//! Tests that need a private server: restarts, a server out of memory, TLS. They share one node, one after the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -216,8 +216,8 @@ async fn a_blocked_connection_opens_the_breaker(node: &Node) {
     assert!(arrivals(node).await.len() >= published);
 }
 
-/// RMQ-004, F-07: stopped or killed under load and started again: nothing is lost, what was kept is still there, nothing is
-/// charged, and delivery resumes by itself.
+/// RMQ-004, F-07: stopped or killed under load and started again: nothing is lost, kept messages are still there, nothing
+/// is charged, and delivery resumes by itself.
 async fn restarts_lose_nothing(node: &mut Node) {
     let sender = Sender::start(node).await;
     let mut ids = sender.publish(200).await;

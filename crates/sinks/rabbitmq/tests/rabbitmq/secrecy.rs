@@ -28,7 +28,7 @@ const THEIRS: &str = "canary-of-lapin";
 static SEEN_OURS: AtomicUsize = AtomicUsize::new(0);
 static SEEN_THEIRS: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks for the canaries in all that anybody logs on any thread, at every level.
+/// Looks for the canaries in all log lines of all threads, at every level.
 struct Watcher;
 
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Text {
         let numbers = |text: &str| format!("{:?}", text.as_bytes()).trim_matches(['[', ']']).to_owned();
         let has = |canary| self.0.contains(canary) || self.0.contains(&numbers(canary));
         SEEN_OURS.fetch_add(usize::from(has(OURS)), Ordering::SeqCst);
-        // What is logged of a returned message, whatever else is shown at TRACE.
+        // Log lines about a returned message, with everything else at TRACE.
         SEEN_THEIRS.fetch_add(usize::from(has(THEIRS) && self.0.starts_with("WARN")), Ordering::SeqCst);
     }
 }
@@ -133,7 +133,7 @@ fn neither_a_message_nor_a_login_is_logged() {
         assert_eq!(class(&verdicts[0]), Some(FailureClass::Unroutable));
         assert_eq!(SEEN_OURS.load(Ordering::SeqCst), 0, "something of a message was logged");
 
-        // The watcher sees what lapin writes, where nobody keeps it quiet: a program's own use of it is not silenced.
+        // The watcher sees lapin's log where it is not silenced: a program's own use of lapin still logs.
         let connection = Connection::connect(&url().unwrap(), ConnectionProperties::default()).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
         channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();

@@ -132,8 +132,8 @@ fn sink(certificates: &Certificates, port: u16, connect_timeout: Duration) -> Ra
     RabbitSink::new(RabbitOptions::to(server, "shop")).unwrap()
 }
 
-/// OBX-126: TLS is verified. Who signed himself, is somebody else, has expired, is vouched for by nobody we know, speaks no TLS
-/// or only an old one is refused, with a reason, and without a secret in it.
+/// OBX-126: TLS is verified. A server is refused if its certificate is self-signed, for another name, expired or of an unknown
+/// authority, or if it speaks no TLS or only an old one. The error has a reason, and no secret.
 #[test]
 fn who_cannot_be_trusted_is_refused() {
     with_server(async |fixture| {
@@ -168,7 +168,7 @@ fn who_cannot_be_trusted_is_refused() {
     });
 }
 
-/// OBX-126: whoever listens where TLS was asked for gets no login before the handshake is made.
+/// OBX-126: a listener gets no login before the TLS handshake is done.
 #[test]
 fn no_login_without_tls() {
     with_server(async |_| {

@@ -213,7 +213,7 @@ fn the_default_exchange_routes_to_queues() {
     });
 }
 
-/// Nothing is declared by itself; what is to be declared is, and durable.
+/// Nothing is declared by itself; the configured topology is, and durable.
 #[test]
 fn a_topology_is_declared_on_demand() {
     with_server(async |fixture| {
@@ -267,7 +267,7 @@ fn a_full_queue_is_busy() {
     });
 }
 
-/// What is too large, or cannot be said in AMQP, is not sent, and the others are.
+/// A message that is too large, or cannot be expressed in AMQP, is not sent; the others are.
 #[test]
 fn what_cannot_be_sent_is_dead() {
     with_server(async |fixture| {

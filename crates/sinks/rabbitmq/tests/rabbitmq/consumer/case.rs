@@ -31,7 +31,7 @@ where
     }
 }
 
-/// A queue with its consumer, and what has become of the messages.
+/// A queue with its consumer, and the fate of the messages.
 pub(super) struct Case<'a> {
     pub(super) fixture: &'a RabbitFixture,
     pub(super) store: MemoryStore,
