@@ -1,6 +1,6 @@
-//! When somebody should look: four figures of a queue, each with a threshold in the settings.
+//! Alerts: four figures of a queue, each with a threshold in the settings.
 //!
-//! Pure: it compares. Who measures, and who is told, is the business of housekeeping.
+//! Pure: it only compares. Housekeeping measures and reports.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::settings::Settings;
 use crate::store::admin::Stats;
 
-/// How long messages took from when they were due to their end, since somebody last asked.
+/// How long messages took from when they were due to their end, since the last reading.
 #[derive(Debug, Default)]
 pub(crate) struct Latency(Mutex<(Duration, u32)>);
 

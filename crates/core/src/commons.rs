@@ -1,7 +1,7 @@
 //! What the outboxes of one process share when they serve many databases: handlers at a time, looks at stores, connections.
 //!
-//! An outbox by itself has all of it to itself: its [`Share`] never waits for anybody. Nothing here talks to a store, and
-//! nothing here may hold its locks across an await.
+//! A single outbox has all of it: its [`Share`] never waits. Nothing here talks to a store, and nothing here may hold its
+//! locks across an await.
 
 mod connections;
 mod line;
@@ -100,7 +100,7 @@ impl Commons {
         lock(&self.looks).waiting()
     }
 
-    /// Closes the connections of stores that nobody has called for this long.
+    /// Closes the connections of stores that have not been called for this long.
     pub(crate) async fn rest(&self, unused_for: Duration) {
         let unused = lock(&self.connections).unused(Instant::now(), unused_for);
         for place in unused {
@@ -153,7 +153,7 @@ impl Share {
         self.0.as_ref().is_none_or(|Member { commons, .. }| lock(&commons.homes).len() == 1)
     }
 
-    /// Says whom to wake. Nobody else has this share by then.
+    /// Returns the tasks to wake. No other task has this share by then.
     pub(crate) fn belongs_to(&self, key: &Arc<str>, home: Weak<dyn Home>) {
         if let Some(Member { commons, place }) = &self.0 {
             lock(&commons.homes).insert(*place, home);
@@ -161,7 +161,7 @@ impl Share {
         }
     }
 
-    /// Whether a handler may start now, for whoever asks. If not, its dispatcher is woken when it may be worth asking again.
+    /// Whether the caller may start a handler now. If not, its dispatcher is woken when it may be worth asking again.
     pub(crate) fn may_start(&self, wish: Wish) -> bool {
         let Some(Member { commons, place }) = &self.0 else { return true };
         let (granted, woken) = lock(&commons.slots).ask(*place, wish);
@@ -185,7 +185,7 @@ impl Share {
         }
     }
 
-    /// Says whether it holds messages at all, and the load of those that came by claims: waiting, running, or not settled yet.
+    /// Says whether it holds messages at all, and the load of claimed ones: waiting, running, or not settled yet.
     pub(crate) fn holds(&self, any: bool, load: Load) {
         if let Some(Member { commons, place }) = &self.0 {
             let woken = lock(&commons.slots).holds(*place, any);
@@ -229,7 +229,7 @@ impl Share {
         granted
     }
 
-    /// A look is over: so much was found of what was asked for. Nothing is known of one that failed.
+    /// A claim has ended: it found so many of the requested messages. The result of a failed one is unknown.
     pub(crate) fn looked(&self, found: Option<(u32, u32)>) {
         if let Some(Member { commons, place }) = &self.0 {
             let woken = lock(&commons.looks).looked(*place, found);

@@ -2,9 +2,9 @@
 //! outcomes, keeps leases, and stops without losing anything.
 //!
 //! [`Held`] owns every message of this worker. The parts around it each own one concern and nothing else: they take events,
-//! answer with what is to be done, and say when they want to be asked again. This file routes between them and sleeps until
-//! the earliest of those moments. Handlers and calls to the store are tasks of their own: the loop never waits for one of
-//! them, never cancels a call to the store, and never runs code of users.
+//! and return actions and the time of their next wake-up. This file routes between them and sleeps until the earliest
+//! wake-up. Handlers and calls to the store are tasks of their own: the loop never waits for one of them, never cancels a
+//! call to the store, and never runs users' code.
 
 mod by_lease;
 pub(crate) mod call;
@@ -307,7 +307,7 @@ impl<S: Store> Dispatcher<S> {
     }
 
     fn start(&mut self, now: Instant) {
-        // A crash repeats what was delivered and not settled: there is a limit to it.
+        // A crash repeats messages that were delivered and not settled, so their number is limited.
         let most_decided = self.inner.plan.settings.settle_batch as usize;
         let gate = Gate {
             is_closed: self.settler.is_paused() || self.held.counts().decided >= most_decided,
@@ -408,7 +408,7 @@ impl<S: Store> Dispatcher<S> {
             Ok(Reply::Settled { leases, outcome }) => self.settled(leases, outcome),
             Ok(Reply::Renewed { leases, asked, outcome }) => self.renewed(&leases, asked, outcome),
             Ok(Reply::Paused { asked, outcome }) => self.learned(asked, outcome),
-            // A store's panics are caught: this is one of our own. What was to be settled comes again.
+            // A store's panics are caught, so this is posthaste's own. The messages are delivered again.
             Err(_) => {
                 self.claimer.lost_track();
                 self.settler.lost_track(&mut self.held);
@@ -529,7 +529,7 @@ impl<S: Store> Dispatcher<S> {
         }
     }
 
-    /// The store has said what is paused, or could not.
+    /// The store has listed the pauses, or has failed to.
     fn learned(&mut self, asked: Instant, outcome: Result<Topics>) {
         let now = Instant::now();
         let learned = self.pauses.learned(asked, outcome);
@@ -549,7 +549,7 @@ impl<S: Store> Dispatcher<S> {
         }
         if learned.has_changed {
             info!(store = %self.inner.name, given_back, "paused topics have changed");
-            // What was paused until now can be claimed.
+            // Topics that were paused until now can be claimed.
             self.claimer.note_activity();
             self.claimer.look_at_once(now);
         }
@@ -686,7 +686,7 @@ impl<S: Store> Dispatcher<S> {
         self.give_back_waiting();
     }
 
-    /// Lets other workers have what has not been started.
+    /// Releases messages that have not been started, for other workers.
     fn give_back_waiting(&mut self) {
         self.pauses.forget();
         if self.held.counts().waiting() > 0 {

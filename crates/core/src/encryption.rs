@@ -1,7 +1,7 @@
 //! Payloads and headers that the database, its backups and its operators cannot read.
 //!
-//! A message is encrypted when it is published, before any SQL, and decrypted right before its handlers are called. What is
-//! stored instead of its headers says under which key. Nothing here knows an algorithm: that is a [`Cipher`]'s.
+//! A message is encrypted when it is published, before any SQL, and decrypted right before its handlers are called. The
+//! stored headers name the key. Nothing here knows an algorithm: that is a [`Cipher`]'s.
 
 #[cfg(feature = "encryption")]
 mod keyring;
@@ -18,19 +18,19 @@ use crate::id::MessageId;
 use crate::message::{Headers, Message, NewMessage, decode_headers, encode_headers};
 use crate::outcome::{Failure, FailureClass};
 
-/// The one header of an encrypted message: the form of what is stored, and the id of the key.
+/// The one header of an encrypted message: the form of the stored payload, and the id of the key.
 pub const ENCRYPTION_HEADER: &str = "posthaste-encryption";
 /// The form: the length of the headers in four bytes, the headers as JSON, the payload.
 const FORM: &str = "1 ";
 
-/// Encrypts and decrypts, so that what was changed on the way is noticed. [`Keyring`] is one, for keys in memory; write one of
-/// your own for keys that never leave their vault.
+/// Encrypts and decrypts, and detects changes. [`Keyring`] is one, for keys in memory; write one of your own for keys that
+/// never leave their vault.
 pub trait Cipher: Debug + Send + Sync + 'static {
-    /// Encrypts, under the key that is for new messages, and answers that key's id with what is to be stored. `bound` is not stored,
-    /// but decrypting with another one fails.
+    /// Encrypts with the key for new messages, and returns that key's id and the bytes to store. `bound` is not stored, but
+    /// decrypting with another one fails.
     fn seal(&self, plain: &[u8], bound: &[u8]) -> Result<Sealed>;
 
-    /// Decrypts what was sealed under the key with this id, or says why not.
+    /// Decrypts bytes that were sealed under the key with this id, or says why it cannot.
     fn open(&self, key_id: &str, sealed: &[u8], bound: &[u8]) -> std::result::Result<Vec<u8>, CannotOpen>;
 
     /// Whether messages that are not encrypted are delivered, too: those from before, and from publishers in other languages.
@@ -44,7 +44,7 @@ pub trait Cipher: Debug + Send + Sync + 'static {
 pub struct Sealed {
     /// Under which key: 1 to 100 bytes.
     pub key_id: String,
-    /// What is stored.
+    /// The stored bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -53,7 +53,7 @@ pub struct Sealed {
 pub enum CannotOpen {
     /// The key is not here: it may be, once the configuration is right.
     UnknownKey,
-    /// It is not what was encrypted: the bytes, or what they are bound to, were changed.
+    /// It differs from the encrypted message: the bytes, or the fields they are bound to, were changed.
     Altered,
     /// Whatever keeps the keys cannot be reached.
     Unavailable,
@@ -93,7 +93,7 @@ pub(crate) fn is_sealed(message: &Message) -> bool {
     message.headers.contains_key(ENCRYPTION_HEADER)
 }
 
-/// Decrypts a message, or says what is to become of it. A cipher that panics costs its message an attempt, as a handler does.
+/// Decrypts a message, or returns its outcome. A cipher that panics costs its message an attempt, as a handler does.
 pub(crate) fn open(cipher: Option<&dyn Cipher>, message: &mut Message) -> Result<(), Failure> {
     catch_unwind(AssertUnwindSafe(|| open_with(cipher, message)))
         .unwrap_or_else(|_| Err(Failure::business("the cipher panicked")))
@@ -108,7 +108,7 @@ fn open_with(cipher: Option<&dyn Cipher>, message: &mut Message) -> Result<(), F
             _ => Ok(()),
         };
     };
-    // A matter of configuration, like a message that nobody takes: it waits for long, at no cost.
+    // A matter of configuration, like a missing route: the message waits for long, at no cost.
     let elsewhere = |text: String| Failure::new(FailureClass::Unroutable, text);
     let Some(key_id) = mark.strip_prefix(FORM) else {
         return Err(elsewhere(

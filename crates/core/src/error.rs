@@ -17,7 +17,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// The thing that was named does not exist.
     NotFound,
-    /// What was asked for is not possible in the state that things are in; nothing was changed.
+    /// The request is not possible in the current state; nothing was changed.
     Refused,
     /// A value could not be encoded to, or decoded from, its stored form.
     Codec,
@@ -37,7 +37,7 @@ pub enum ErrorKind {
     Conflict,
     /// The database has no room left.
     Full,
-    /// The connection was lost while COMMIT was under way: nobody knows whether it took place. Repeating the call is
+    /// The connection was lost while COMMIT was under way: it is unknown whether it took place. Repeating the call is
     /// harmless, because the message id and the dedup key are the same.
     CommitUnknown,
     /// The database answered with an error that has no kind of its own.
@@ -45,7 +45,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without any change.
     pub fn is_transient(self) -> bool {
         matches!(self, Self::Unavailable | Self::Busy | Self::Conflict | Self::Full | Self::CommitUnknown)
     }
@@ -158,7 +158,7 @@ impl Error {
         self.0.context.iter().map(|(name, value)| (*name, value.as_str()))
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without any change.
     pub fn is_transient(&self) -> bool {
         self.0.kind.is_transient()
     }

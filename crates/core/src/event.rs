@@ -1,6 +1,6 @@
 //! What users publish: typed values with the topic on the type.
 //!
-//! A stored topic never selects code by itself: the type is chosen by whoever registers a handler, not by the data.
+//! A stored topic never selects code by itself: the registered handler chooses the type, not the data.
 
 use serde::Serialize;
 

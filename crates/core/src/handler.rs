@@ -1,4 +1,4 @@
-//! What users write: handlers, what they are given, and what they answer.
+//! Handlers, which users write: their arguments and their results.
 //!
 //! A handler is an async function of up to four values that can be taken out of a delivery. A stored name never selects
 //! its types: they are the function's own.
@@ -30,7 +30,7 @@ pub fn handled() -> HandlerResult {
     Ok(())
 }
 
-/// Why a handler is not done with a message, and what is to become of it.
+/// Why a handler is not done with a message, and what to do with the message.
 ///
 /// Any error becomes one by `?`: the message is tried again later, and costs an attempt, unless the error, or one of its
 /// sources, says that something is down (a transient [`Error`](crate::Error), or an I/O error about a connection); then it
@@ -51,7 +51,7 @@ pub fn handled() -> HandlerResult {
 /// ```
 pub struct HandlerError(pub(crate) Answer);
 
-/// What is to become of a message whose handler was not done with it.
+/// The outcome of a message whose handler was not done with it.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Retry {
@@ -95,7 +95,7 @@ impl HandlerError {
         Self::from(format!("the handler panicked: {}", text.unwrap_or("no text")))
     }
 
-    /// The same with a failure of any class: dead at once for those that cannot succeed.
+    /// The same with a failure of any class: dead at once for classes that cannot succeed.
     pub fn failed(failure: Failure) -> Self {
         Self(match failure.class() {
             FailureClass::Business | FailureClass::Infrastructure | FailureClass::Unroutable => {
@@ -179,7 +179,7 @@ impl Arrival {
     }
 }
 
-/// The outbox that a message came from: an argument of handlers, for those who serve many databases, or who publish more.
+/// The outbox that a message came from: an argument of handlers that serve many databases, or publish more.
 ///
 /// ```
 /// use posthaste_core::{HandlerError, HandlerResult, MemoryStore, Message, NewMessage, Origin};

@@ -147,7 +147,7 @@ fn until(time: SystemTime, now: SystemTime) -> Duration {
     time.duration_since(now).unwrap_or_default() + Duration::from_secs(1)
 }
 
-/// Does one batch of a job. Returns what is left to do, if anything may be.
+/// Runs one batch of a job. Returns the rest of the job, if there may be one.
 async fn work<S: StoreAdmin>(inner: &Arc<Inner<S>>, due: Due, memory: &mut Memory) -> Result<Option<Due>> {
     let Due { job, turn, under_way, .. } = due;
     if job == Job::Stats {
@@ -220,7 +220,7 @@ async fn reap<S: StoreAdmin>(inner: &Arc<Inner<S>>) -> Result<u64> {
     Ok(total)
 }
 
-/// What is remembered from one measurement to the next.
+/// State kept from one measurement to the next.
 #[derive(Debug, Default)]
 struct Memory {
     /// The topics that wait for a handler, and when the log last said so.
@@ -273,7 +273,7 @@ async fn measure<S: StoreAdmin>(inner: &Inner<S>, memory: &mut Memory) -> Result
             reminded.insert(topic.topic.clone(), now);
         }
     }
-    // Somebody has taken these: a gauge keeps its last value, and would alert for ever.
+    // A process with a handler has taken these: a gauge keeps its last value, and would alert for ever.
     for topic in reminded.keys().filter(|topic| !waiting.contains(topic.as_str())) {
         gauge_with(metrics::UNHANDLED, &inner.name, "topic", topic, 0);
     }

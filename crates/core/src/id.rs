@@ -142,7 +142,8 @@ impl fmt::Debug for WorkItemId {
     }
 }
 
-/// Who holds a lease: 1 to 100 bytes. It is recorded for people to read; ownership itself is decided by the epoch.
+/// The holder of a lease: 1 to 100 bytes. It is recorded for people to read; ownership itself is decided by the
+/// epoch.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(String);
 

@@ -1,7 +1,7 @@
 //! The inbox: a consumer acts upon each message once, however often it is delivered.
 //!
 //! The row that remembers a message and the consumer's own changes commit together, or not at all. Nothing here talks to a
-//! broker: whoever does hands over a [`Received`] and is told what to answer.
+//! broker: a broker's consumer hands over a [`Received`] and gets the reply to send.
 
 mod consumer;
 mod received;
@@ -93,7 +93,7 @@ impl<S> Inbox<S> {
         self
     }
 
-    /// When it forgets what is older than [`keep_for`](Self::keep_for). Default: every 5 minutes.
+    /// When it prunes rows older than [`keep_for`](Self::keep_for). Default: every 5 minutes.
     #[must_use]
     pub fn prune(mut self, schedule: Schedule) -> Self {
         self.prune = schedule;
@@ -127,7 +127,7 @@ impl<S: InboxStore> Inbox<S> {
     /// Remembers a message in your own transaction, and says whether it is there for the first time. Act only then, in the
     /// same transaction; and if acting fails, roll back, so that the next delivery finds no row.
     ///
-    /// [`Once::Altered`] is a defect of the sender: one id for two messages. Do not act, and tell somebody.
+    /// [`Once::Altered`] is a defect of the sender: one id for two messages. Do not act, and report it.
     pub async fn once(&self, connection: &mut S::Connection, message: &Received) -> Result<Once> {
         let hash: [u8; 32] = Sha256::digest(&message.payload).into();
         let entry = InboxEntry {
@@ -150,7 +150,7 @@ impl<S: InboxStore> Inbox<S> {
         Ok(once)
     }
 
-    /// Forgets what is older than [`keep_for`](Self::keep_for), now. Answers how many rows went.
+    /// Prunes rows older than [`keep_for`](Self::keep_for), now. Returns their number.
     pub async fn forget(&self) -> Result<u64> {
         let mut forgotten = 0;
         loop {
@@ -168,8 +168,8 @@ impl<S: InboxStore> Inbox<S> {
         if self.store.turn(&job, turn).await? { self.forget().await } else { Ok(0) }
     }
 
-    /// Forgets by the schedule, until the shutdown begins. Consumers do this by themselves; it is for those who call
-    /// [`once`](Self::once) on their own. However many processes there are, one of them does it at a time.
+    /// Prunes by the schedule, until the shutdown begins. Consumers do this by themselves; call it if you call
+    /// [`once`](Self::once) yourself. However many processes there are, one of them prunes at a time.
     pub async fn run(&self, shutdown: impl Into<Shutdown>) {
         let shutdown = shutdown.into();
         loop {

@@ -33,7 +33,7 @@ pub enum JoinStatus {
     Completed = 1,
     /// All steps have come to their end, and at least one of them failed.
     Failed = 2,
-    /// Somebody cancelled it.
+    /// It was cancelled.
     Cancelled = 3,
     /// Its deadline passed before all steps had come to their end.
     Expired = 4,
@@ -73,7 +73,7 @@ impl fmt::Display for JoinStatus {
     }
 }
 
-/// What is known of a step.
+/// The state of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(i16)]
@@ -187,7 +187,7 @@ impl fmt::Debug for Join {
 pub struct Step {
     /// The message.
     pub message: MessageId,
-    /// What is known of it.
+    /// Its state.
     pub status: StepStatus,
     /// When it was attached.
     pub created_at: SystemTime,
@@ -195,7 +195,7 @@ pub struct Step {
     pub updated_at: SystemTime,
 }
 
-/// A join that has come to its end, with what was counted.
+/// A join that has ended, with its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedJoin {
     /// Its identity.
@@ -267,7 +267,7 @@ pub fn not_a_step(join: JoinId, message: MessageId) -> Error {
         .with_remedy("attach it first")
 }
 
-/// The error for steps beyond those that a join expects.
+/// The error for more steps than a join expects.
 pub fn too_many_steps(join: JoinId, expected: u32, attached: u32) -> Error {
     Error::new(
         ErrorKind::Refused,

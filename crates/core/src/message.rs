@@ -213,7 +213,7 @@ impl NewMessage {
         self.due
     }
 
-    /// After when nobody wants it any more.
+    /// When it expires.
     pub fn expires(&self) -> Option<When> {
         self.expires
     }
@@ -371,7 +371,7 @@ impl MessageBuilder {
         self
     }
 
-    /// Not after this time: if nobody claimed it by then, it becomes dead with the reason `expired`.
+    /// Not after this time: if no worker has claimed it by then, it becomes dead with the reason `expired`.
     pub fn expires_at(mut self, time: SystemTime) -> Self {
         self.message.expires = Some(When::At(time.max(SystemTime::UNIX_EPOCH)));
         self
@@ -503,7 +503,7 @@ pub fn decode_handled(stored: Option<&str>) -> Vec<String> {
     stored.unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// A message as a worker gets it: what was published, and what has become of it so far.
+/// A message as a worker gets it: as published, with its state so far.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// The row in the work queue.
@@ -548,7 +548,7 @@ pub struct Message {
     pub created_at: SystemTime,
     /// When it could first be claimed this time.
     pub due_at: SystemTime,
-    /// After when nobody wants it any more.
+    /// When it expires.
     pub expires_at: Option<SystemTime>,
 }
 

@@ -116,8 +116,8 @@ pub(crate) fn count_failure(
     metrics::counter!(name, "store" => of(store), "topic" => topic, "class" => class).increment(1);
 }
 
-/// Times of many messages, one after the other: what a histogram is called is looked up once for all that share it. For as long as
-/// one turn of a loop, because whoever records may change.
+/// Times of many messages, one after the other: a histogram is looked up once for all messages that share it. Valid for one turn
+/// of a loop, because the recorder may change.
 pub(crate) struct Times {
     name: &'static str,
     store: Arc<str>,

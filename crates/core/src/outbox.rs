@@ -1,5 +1,5 @@
-//! The front door: publish in your own transaction, run handlers, and the verbs of the work queue for those who bring
-//! their own loop.
+//! The API for users: publish in your own transaction, run handlers, and the verbs of the work queue for programs
+//! with their own loop.
 //!
 //! Nothing here writes SQL or knows a database; it checks, adds what the outbox is configured for, and calls the store.
 
@@ -144,7 +144,7 @@ impl<S> Inner<S> {
         self.share.call(Priority::Normal, unpanicked(call)).await.map_err(|error| self.named(error))
     }
 
-    /// A call that settles or renews what is held: it goes before all others.
+    /// A call that settles or renews held messages: it goes before all others.
     pub(crate) async fn call_first<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.share.call(Priority::High, unpanicked(call)).await.map_err(|error| self.named(error))
     }
@@ -212,7 +212,7 @@ impl<S: Store> Outbox<S> {
         &self.inner.worker
     }
 
-    /// Stores a message in a transaction of its own, for those who have no data of their own to save with it.
+    /// Stores a message in a transaction of its own, if you have no data to save with it.
     pub async fn enqueue(&self, message: impl IntoMessage) -> Result<Enqueued> {
         let message = self.prepare(message)?;
         one(self.enqueue_prepared(&[message]).await?)
@@ -261,7 +261,7 @@ impl<S: Store> Outbox<S> {
         Ok(messages)
     }
 
-    /// Decrypts a message that came from the store itself, if it is encrypted, for those who may look at it.
+    /// Decrypts a message that came from the store itself, if it is encrypted, for callers with the right to read it.
     pub fn decrypt(&self, message: &mut Message) -> Result<(), Failure> {
         encryption::open(self.inner.plan.cipher.as_deref(), message)
     }
@@ -318,7 +318,7 @@ impl<S: Store> Outbox<S> {
         Ok(reaped)
     }
 
-    /// Gives up messages that nobody claimed before their expiry, and joins whose deadline has passed. See
+    /// Gives up messages that no worker claimed before their expiry, and joins whose deadline has passed. See
     /// [`Store::expire`].
     pub async fn expire(&self, limit: u32) -> Result<Expired> {
         let expired = self.inner.store.expire(limit).await?;
@@ -444,8 +444,8 @@ impl<S: StoreAdmin> Outbox<S> {
         }
     }
 
-    /// Runs the handlers of everything that is due, and of what they publish, and returns when nothing is left: for tests,
-    /// and for programs that run now and then. Retries that are due later are left for later.
+    /// Delivers everything that is due, including messages that its handlers publish, and returns when nothing is left:
+    /// for tests, and for programs that run now and then. It leaves retries that are due later.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste_core::Result<()> {
@@ -565,7 +565,7 @@ impl<S: Transactions> Outbox<S> {
     }
 }
 
-/// Adds the publisher's trace, if he has one.
+/// Adds the publisher's trace, if there is one.
 fn trace(message: &mut NewMessage) {
     if let Some(context) = TraceContext::current() {
         message.trace(&context);

@@ -263,7 +263,7 @@ impl Outcome {
         }
     }
 
-    /// What is recorded as its failure.
+    /// The recorded failure.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Abandon { failure, .. } | Self::Fail { failure } => Some(failure),
@@ -300,10 +300,10 @@ impl Settlement {
 pub enum Settled {
     /// It did. An ack repeated with the same epoch did, too.
     Applied,
-    /// It did not: the lease was lost, and the message is somebody else's or nobody's.
+    /// It did not: the lease was lost; another worker has the message, or none has.
     Lost,
     /// It did not: there is no such row any more. After an ack that may mean that the ack took place before, and the
-    /// store does not keep what is done.
+    /// store does not keep done messages.
     Gone,
     /// It did not: another session of the database has locked the message, or a join that it is a step of. Nothing was
     /// changed, the lease is still held, and the same settlement can be tried again.

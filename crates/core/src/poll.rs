@@ -1,9 +1,9 @@
 //! When the cold path looks for work: often while there is some, seldom while there is none. Pure: the time is passed in.
 //!
-//! Polling is the guarantee; wake-ups and known due times only bring a look forward. A wake-up may come before the commit that it
-//! is about, so looks that find nothing after one are repeated at once a few times, and then ever later: what is committed some
-//! time after its wake-up is found within about as much time again. Looks that find many are the floor apart, so that they find
-//! more; those that find few may follow each other sooner.
+//! Polling is the guarantee; wake-ups and known due times only bring a look forward. A wake-up may come before its commit, so
+//! polls that find nothing after one are repeated at once a few times, and then with growing pauses: a message committed some
+//! time after its wake-up is found within about as much time again. Polls that find many are the floor apart, so that they find
+//! more; polls that find few may follow each other sooner.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::settings::Settings;
 
-/// The longest floor of those who want to be quick.
+/// The longest floor that still counts as wanting low latency.
 const BRISK: Duration = Duration::from_millis(100);
 /// How many a look has to find for the next one to keep its distance.
 const MANY: u32 = 8;
@@ -92,7 +92,7 @@ impl Poll {
         if self.is_brisk() { self.floor / 32 } else { self.floor / 8 }
     }
 
-    /// Whether looks may follow each other closely for once: whoever chose a long floor wants few of them.
+    /// Whether polls may follow each other closely for once: a user with a long floor wants few of them.
     fn is_brisk(&self) -> bool {
         self.floor <= BRISK
     }

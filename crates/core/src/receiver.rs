@@ -91,8 +91,8 @@ impl Receiver {
         }
     }
 
-    /// A receiver never has more attempts than its message, whose attempts a requeue sets back: what is recorded from before
-    /// no longer holds.
+    /// A receiver never has more attempts than its message. A requeue resets the message's attempts, so earlier records no
+    /// longer hold.
     fn with_attempts_of(mut self, message: u32) -> Option<Self> {
         match &mut self.state {
             ReceiverState::GaveUp { .. } if message == 0 => return None,

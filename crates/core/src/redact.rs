@@ -1,7 +1,7 @@
 //! Blots out of an error's text what it repeats of a message: values of the payload, headers, keys and ids of users.
 //!
-//! Errors quote what they could not digest, and error texts are stored and logged. This is the second line of defence;
-//! the first is not to put payloads into errors.
+//! Errors quote input that they could not process, and error texts are stored and logged. This is the second line of
+//! defence; the first is not to put payloads into errors.
 
 use std::collections::HashSet;
 

@@ -364,7 +364,7 @@ mod tests {
         assert!(registry.topics().is_all());
     }
 
-    /// JOIN-050: what waits for joins is nobody else's, not even of those who take everything.
+    /// JOIN-050: only the built-in handler gets waits for joins, not even handlers for `*`.
     #[test]
     fn a_reserved_topic_has_one_handler() {
         let mut registration = Registration::default();

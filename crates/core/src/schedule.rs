@@ -53,7 +53,7 @@ impl Schedule {
         Self(Kind::Off)
     }
 
-    /// At this interval: 10 ms to 100 years. What is less or more is taken for these.
+    /// At this interval: 10 ms to 100 years. Other values are cut to these.
     pub const fn every(interval: Duration) -> Self {
         Self(Kind::Every(if interval.as_millis() < SHORTEST.as_millis() {
             SHORTEST

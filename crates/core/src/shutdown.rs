@@ -1,6 +1,6 @@
 //! How an outbox that runs is told to stop: gracefully by a first word, at once by a second.
 //!
-//! Stopping at once loses nothing either: what was being delivered keeps its lease until it runs out.
+//! Stopping at once loses nothing either: messages in delivery stay leased until the lease runs out.
 
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// One that nobody has told anything yet.
+    /// A shutdown that has not begun.
     pub fn new() -> Self {
         Self::default()
     }
@@ -42,7 +42,7 @@ impl Shutdown {
 
     /// Ends at once: handlers are dropped where they stand, and their messages come again when their leases have run out.
     pub fn now(&self) {
-        // In this order: whoever heard of the beginning alone would begin to stop gracefully.
+        // In this order: a task that saw only the beginning would begin to stop gracefully.
         self.now.cancel();
         self.begun.cancel();
     }

@@ -144,7 +144,7 @@ impl SinkError {
         Failure::infrastructure(why).into()
     }
 
-    /// There is nobody who would get it: a matter of configuration. It comes again after a long while, at no cost.
+    /// No queue or stream takes it: a matter of configuration. It comes again after a long delay, at no cost.
     pub fn unroutable(why: impl fmt::Display) -> Self {
         Failure::new(FailureClass::Unroutable, why).into()
     }
@@ -164,7 +164,7 @@ impl SinkError {
         self.is_down
     }
 
-    /// What is recorded.
+    /// The recorded text.
     pub fn failure(&self) -> &Failure {
         &self.failure
     }

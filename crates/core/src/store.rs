@@ -70,7 +70,7 @@ impl ClaimRequest {
         self
     }
 
-    /// Who claims.
+    /// The claiming worker.
     pub fn get_worker(&self) -> &WorkerId {
         &self.worker
     }
@@ -105,7 +105,7 @@ pub fn check_batch(what: &str, size: u32, max: u32) -> Result<()> {
     Err(Error::invalid(format!("{what} is {size}"), format!("give it 1 to {max}")))
 }
 
-/// Refuses a lease that nobody could keep, and one that would hide a crash for days.
+/// Refuses a lease that is too short to renew, and one that would hide a crash for days.
 pub fn check_lease(lease: Duration) -> Result<()> {
     if (Duration::from_millis(1)..=MAX_LEASE).contains(&lease) {
         return Ok(());
@@ -121,8 +121,8 @@ pub fn check_lease(lease: Duration) -> Result<()> {
 pub enum Birth<'a> {
     /// Ready, to be found by a claim.
     Ready,
-    /// Leased to this worker, who will deliver them from memory after the commit. Messages with a key, a due time or
-    /// an expiry are born ready all the same: only a claim can tell whether it is their turn.
+    /// Leased to this worker, which delivers them from memory after the commit. Messages with a key, a due time or an
+    /// expiry are stored ready all the same: only a claim can tell whether it is their turn.
     Leased {
         /// The worker.
         worker: &'a WorkerId,
@@ -172,7 +172,7 @@ pub fn distinct<'a, T>(
     Ok((sent, Answers(places)))
 }
 
-/// Where each of a batch's members is among those that were sent to the database.
+/// The position of each member of a batch among those that were sent to the database.
 #[derive(Debug)]
 pub struct Answers(Vec<Option<usize>>);
 
@@ -283,8 +283,8 @@ pub enum Turn {
 /// # Behavior of every call
 ///
 /// - Every time is the database's own. Durations go in; the database adds them to its clock.
-/// - One call is one transaction. A conflict with another transaction is tried again, at most five times; what is
-///   returned as an error changed nothing, unless its kind is [`CommitUnknown`](crate::ErrorKind::CommitUnknown).
+/// - One call is one transaction. A conflict with another transaction is tried again, at most five times; a call
+///   that fails changed nothing, unless its kind is [`CommitUnknown`](crate::ErrorKind::CommitUnknown).
 /// - The returned futures must be run to their end: a dropped one leaves its connection in an unknown state.
 #[async_trait]
 pub trait Store: Debug + Send + Sync + 'static {
@@ -319,7 +319,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Behavior
     /// - Answers one [`Settled`] per settlement, in their order. Only a leased message whose epoch is the lease's
-    ///   changes; that its lease has run out does not matter as long as nobody took the message over.
+    ///   changes; that its lease has run out does not matter as long as no other worker took the message over.
     /// - An ack of a message that is done with the same epoch is [`Settled::Applied`].
     /// - A message that another session of the database keeps locked for seconds is [`Settled::Locked`], or the whole call fails as
     ///   [`Busy`](crate::ErrorKind::Busy) if the database cannot pass it; with the former, the others are settled.
@@ -340,7 +340,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Behavior
     /// - Answers one [`Settled`] per lease, in their order; a lost one is not renewed.
-    /// - A lease that has run out is renewed if nobody took the message over.
+    /// - A lease that has run out is renewed if no other worker took the message over.
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Settled>>;
 
     /// Takes messages back whose lease has run out: leased to ready, or to dead at the fifth loss.
@@ -348,12 +348,12 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// # Behavior
     /// - One conditional change: a message that is renewed or settled in the same moment is either reaped or not, never
     ///   both. Attempts are unchanged, lease losses grow by one.
-    /// - At most `limit`, those that ran out first before the others.
+    /// - At most `limit`, the ones that ran out first before the others.
     /// - What is dead by it counts in its joins, as in [`settle`](Self::settle).
     async fn reap(&self, limit: u32) -> Result<Reaped>;
 
-    /// Gives up messages that nobody claimed before their expiry, ready to dead, and joins whose deadline has passed,
-    /// pending to expired.
+    /// Gives up messages that no worker claimed before their expiry, ready to dead, and joins whose deadline has
+    /// passed, pending to expired.
     ///
     /// # Behavior
     /// - At most `limit` of each. The messages' class is `expired`, and they do not hold their key back.
@@ -370,7 +370,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// # Behavior
     /// - At most `limit` messages of these topics that are ready, due later, not parked, and whose last failure was of the class
-    ///   infrastructure; those that have failed for longest before the others.
+    ///   infrastructure; the ones that have failed for longest before the others.
     /// - Nothing else of them changes: neither their attempts, nor since when they fail, nor their place in their key.
     async fn hasten(&self, topics: &Topics, limit: u32) -> Result<u64>;
 
@@ -415,7 +415,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - A last turn more than a minute in the future does not count: the database's clock was put back.
     async fn turn(&self, job: &str, turn: Turn) -> Result<bool>;
 
-    /// The topics that are paused now, for those who have messages that they need not claim. By default none.
+    /// Lists the topics that are paused now, for workers with messages that they did not claim. By default none.
     async fn paused(&self) -> Result<Topics> {
         Ok(Topics::none())
     }
@@ -425,7 +425,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         "store".to_owned()
     }
 
-    /// What tells this queue apart from all others, by whatever name or way it is reached; none if nobody can tell.
+    /// A stable identity of the queue, or `None` if the database has none.
     ///
     /// # Behavior
     /// - Two queues never have the same identity at a time. One queue may change its own, when its server starts again.
@@ -433,7 +433,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Closes the connections that nobody uses; the next call opens one again. By default nothing.
+    /// Closes unused connections; the next call opens one again. By default does nothing.
     async fn rest(&self) {}
 
     /// Tells other processes that there may be something to claim; a hint, which may get lost. By default nothing.
@@ -449,13 +449,13 @@ pub trait Store: Debug + Send + Sync + 'static {
 
 /// A database whose transactions publishing can join.
 pub trait TransactionalStore: Store {
-    /// A connection of the user's, in whatever transaction he has open on it.
+    /// A connection of the user's, in the transaction that is open on it.
     type Connection: Send + 'static;
 
     /// Stores messages through the user's own connection.
     ///
     /// # Behavior
-    /// - Never begins, commits, rolls back, retries, runs DDL or notifies anybody: what the user does with his
+    /// - Never begins, commits, rolls back, retries, runs DDL or notifies: what the user does with the
     ///   transaction, or savepoint, decides about the messages. Outside of a transaction each call is one of its own,
     ///   unless its batch is too large for one statement.
     /// - One round trip for a batch without duplicates; a long batch may take one more, to prepare its statement.
@@ -491,9 +491,10 @@ pub trait Transactions: TransactionalStore {
     /// Opens a transaction, on a connection with the settings that a user would expect.
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction>> + Send;
 
-    /// Commits what has not failed: whoever used the connection himself asks for [survivors](TransactionalStore::survivors)
-    /// before. An error of the kind [`CommitUnknown`](crate::ErrorKind::CommitUnknown) leaves open whether it took place;
-    /// after any other nothing was committed.
+    /// Commits a transaction that has not failed. If the user has used the connection, ask for
+    /// [survivors](TransactionalStore::survivors) before. An error of the kind
+    /// [`CommitUnknown`](crate::ErrorKind::CommitUnknown) leaves open whether it took place; after any other nothing was
+    /// committed.
     fn commit(&self, transaction: Self::Transaction) -> impl Future<Output = Result<()>> + Send;
 
     /// Rolls back.

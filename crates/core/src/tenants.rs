@@ -1,7 +1,7 @@
 //! Many databases at a time: which there are, whose messages are delivered next, and where writes go.
 //!
 //! Each tenant has an outbox of its own over a store of its own; nothing is ever written to, or read from, another tenant's.
-//! They share the handlers, and what a process has only once. What is wrong with one tenant concerns no other.
+//! They share the handlers, and resources that a process has only once. A failure of one tenant affects no other.
 
 mod builder;
 mod discovery;
@@ -53,7 +53,7 @@ const DISCOVERY_TIME: Duration = Duration::from_secs(30);
 const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 /// In how many answers in a row a tenant must be missing before it is removed.
 const MISSING_BEFORE_REMOVED: u32 = 2;
-/// How often tenants are counted, and connections closed that nobody uses.
+/// How often tenants are counted, and unused connections closed.
 const LOOK_ROUND: Duration = Duration::from_secs(5);
 
 /// How often more tenants are woken after a sink has recovered, and after how long even if claims still wait for their turn.
@@ -95,7 +95,7 @@ pub(crate) struct Core {
     plan: Arc<Plan>,
     worker: WorkerId,
     commons: Arc<Commons>,
-    /// Those that were named when it was built.
+    /// The tenants that were named when it was built.
     fixed: Vec<Tenant>,
     discovery: Option<Box<dyn AnyDiscovery>>,
     entries: RwLock<BTreeMap<TenantKey, Arc<dyn Entry>>>,
@@ -123,16 +123,15 @@ impl fmt::Debug for Tenants {
 }
 
 impl Tenants {
-    /// Configures tenants: who they are, and everything that an outbox can be told.
+    /// Configures tenants: which there are, and every option of an outbox.
     pub fn builder() -> TenantsBuilder {
         OutboxBuilder::new(TenantSet::default())
     }
 
     /// The outbox of this tenant, by a text or a UUID, over the type of store that it has.
     ///
-    /// It costs a look-up: outboxes are made once. A key that is not known is looked for in one new discovery, which all share
-    /// who ask at that time; if it is not there either, that is an error of the kind
-    /// [`NotFound`](ErrorKind::NotFound).
+    /// It costs a look-up: each outbox is created once. An unknown key starts one new discovery, which all concurrent callers
+    /// share. If the key is still unknown, the call fails with [`NotFound`](ErrorKind::NotFound).
     pub async fn outbox<S: Store>(&self, key: impl Into<TenantKey>) -> Result<Outbox<S>> {
         let entry = self.entry(key.into()).await?;
         Outbox::of_home(&entry.home())
@@ -165,7 +164,7 @@ impl Tenants {
         Err(unknown.during("route").with_context("tenant", crate::text::cut(key.as_str(), 200)))
     }
 
-    /// Discovers the tenants anew, now, and says what has changed. While they run, this happens by itself.
+    /// Discovers the tenants again, now, and returns what has changed. While they run, this happens by itself.
     pub async fn refresh(&self) -> Result<Changes> {
         self.core.refresh().await
     }
@@ -267,9 +266,9 @@ impl Core {
         entries.get(key).filter(|entry| !entry.life().is_removed()).cloned()
     }
 
-    /// Those who are there, and where those arrive who come from now on; none if somebody runs them already.
+    /// The current tenants, and a channel for new ones; `None` if they are running already.
     fn open_door(&self) -> Option<(Vec<Arc<dyn Entry>>, Newcomers)> {
-        // Nobody comes while this is read.
+        // No tenant is added while this is read.
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
         if newcomers.as_ref().is_some_and(|sender| !sender.is_closed()) {
@@ -287,11 +286,11 @@ impl Core {
 
     fn welcome(&self, entry: Arc<dyn Entry>) {
         let newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
-        // If nobody runs, whoever does later begins with all that are there.
+        // If they are not running, a later run begins with all of them.
         let _ = newcomers.as_ref().map(|sender| sender.send(entry));
     }
 
-    /// A discovery that began after this time: a new one, unless somebody else's did.
+    /// A discovery that began after this time: a new one, unless another caller has started one.
     async fn refresh_since(&self, asked: Instant) -> Result<()> {
         let mut refreshed = self.refreshed.lock().await;
         if let Some(Refreshed { started, failure }) = &*refreshed {
@@ -329,7 +328,7 @@ impl Core {
         for tenant in &found {
             tenant.key.check().map_err(|error| error.during("discover"))?;
             match known.get(&tenant.key) {
-                // Which of them is it? Nobody should guess where messages go.
+                // Which of them is it? posthaste does not guess where messages go.
                 Some(other) if !other.source.is(&*tenant.source) => {
                     return Err(Error::new(ErrorKind::Configuration, "one key has two databases")
                         .during("discover")
@@ -342,7 +341,7 @@ impl Core {
         Ok(known.into_values().cloned().collect())
     }
 
-    /// Makes the tenants those that were found.
+    /// Replaces the tenants by the discovered ones.
     fn apply(&self, found: &[Tenant]) -> Changes {
         let mut changes = Changes::default();
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
@@ -455,7 +454,7 @@ impl Core {
         let Ok(runtime) = Handle::try_current() else { return };
         let task = runtime.spawn(waking).abort_handle();
         let mut waking = self.waking.lock().unwrap_or_else(PoisonError::into_inner);
-        // The new task wakes those that the last one has not reached yet.
+        // The new task wakes tenants that the last one has not reached yet.
         if let Some(last) = waking.insert(sink.to_owned(), task) {
             last.abort();
         }
@@ -496,7 +495,7 @@ async fn wake_in_slices(
     }
 }
 
-/// Runs all tenants until the shutdown, and those who come meanwhile.
+/// Runs all tenants until the shutdown, including ones that are added meanwhile.
 async fn run(core: Arc<Core>, known: Vec<Arc<dyn Entry>>, mut newcomers: Newcomers, shutdown: Shutdown) {
     let settings = &core.plan.settings;
     let mut lives = JoinSet::new();

@@ -1,7 +1,7 @@
 //! Checks and repairs of text before it goes to a database. Lengths are in bytes.
 //!
 //! NUL is refused in every name, because PostgreSQL cannot store it and SQLite's `length()` stops at it: a name that
-//! only some databases take is a name that breaks on the day somebody moves.
+//! only some databases accept breaks on the day you move to another.
 
 use crate::error::{Error, Result};
 

@@ -67,7 +67,7 @@ impl PartialEq<&str> for Topic {
     }
 }
 
-/// A set of topics: all of them, or those that match one of some patterns.
+/// A set of topics: all, or the ones that match one of some patterns.
 ///
 /// A pattern is a topic, or the beginning of one followed by `*`: `order.*` matches `order.placed` and
 /// `order.line.added`, and `*` matches everything.

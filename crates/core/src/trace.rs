@@ -72,7 +72,7 @@ impl TraceContext {
         self.span_hex().to_string()
     }
 
-    /// The trace for a log that perhaps nobody reads: nothing is written until it is shown.
+    /// The trace for a log line that may be disabled: it is formatted only when it is shown.
     pub(crate) fn trace_hex(&self) -> impl fmt::Display + '_ {
         Hex(&self.trace)
     }

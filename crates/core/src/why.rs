@@ -1,4 +1,4 @@
-//! Why has this message not arrived: every reason that the store, and whoever knows the routes, can tell.
+//! Why has this message not arrived: every reason that the store, and a relay with its routes, can tell.
 //!
 //! It only looks: a handful of small reads, and one short wait for a lock at most. It never changes a message, and it shows
 //! no payload, no header and no key.
@@ -23,10 +23,10 @@ use crate::words::{serialize_some_time, serialize_time};
 const TOLERANCE: Duration = Duration::from_secs(1);
 /// After how long without an answer to look for a lock that the answer waits for.
 const LOOK_FOR_LOCKS_AFTER: Duration = Duration::from_millis(400);
-/// How many pages of dead messages of one key are looked at: those that hold nothing back can be many.
+/// How many pages of dead messages of one key are read: many of them may not block the key.
 const DEAD_PAGES: usize = 5;
 
-/// What somebody who delivers messages knows about a topic: a relay, for example.
+/// What a deliverer of messages, such as a relay, knows about a topic.
 pub trait Routes: Send + Sync {
     /// Where messages of this topic go; empty if nowhere.
     fn route(&self, topic: &str) -> Vec<RouteState>;
@@ -92,7 +92,7 @@ pub enum Reason {
         /// How many attempts it had.
         attempts: u32,
     },
-    /// It was given up because nobody claimed it before its expiry.
+    /// It was given up because no worker claimed it before its expiry.
     Expired {
         /// When it was given up.
         #[serde(serialize_with = "serialize_some_time")]
@@ -108,7 +108,7 @@ pub enum Reason {
         /// Why.
         why: Option<String>,
     },
-    /// Its expiry is past, and it has not been given up yet. Nobody claims it any more.
+    /// Its expiry is past, and it has not been given up yet. No worker claims it any more.
     ExpiryPassed {
         /// When it expired.
         #[serde(serialize_with = "serialize_time")]
@@ -134,7 +134,7 @@ pub enum Reason {
     },
     /// Its topic is paused.
     Paused {
-        /// What is paused: a topic, or the beginning of some and a `*`.
+        /// The paused topics: one topic, or a prefix and a `*`.
         topics: String,
         /// Who paused it.
         by: String,
@@ -155,7 +155,7 @@ pub enum Reason {
         /// When it is due.
         #[serde(serialize_with = "serialize_time")]
         until: SystemTime,
-        /// How many attempts failed; those that cost none are not among them.
+        /// How many attempts failed, without failures that cost none.
         attempts: u32,
         /// The class of its last failure.
         class: FailureClass,
@@ -172,7 +172,7 @@ pub enum Reason {
         /// Which one: the first of the key that is not over.
         by: Blocker,
     },
-    /// Nobody who was asked delivers its topic.
+    /// The relay that was asked has no route for its topic.
     NoRoute {
         /// The topic.
         topic: String,
@@ -188,7 +188,7 @@ pub enum Reason {
     Held {
         /// Which one, as the database's own tools name it.
         session: String,
-        /// What is known about it.
+        /// Known facts about it.
         about: String,
         /// Since when its transaction is open.
         #[serde(serialize_with = "serialize_some_time")]
@@ -198,7 +198,7 @@ pub enum Reason {
     Blocked {
         /// The session that holds the lock, as the database's own tools name it.
         session: String,
-        /// What is known about it.
+        /// Known facts about it.
         about: String,
         /// Since when its transaction is open.
         #[serde(serialize_with = "serialize_some_time")]
@@ -213,7 +213,8 @@ pub enum Reason {
         /// How many leases ran out on it.
         lease_losses: u32,
     },
-    /// It is due, and its last attempt failed. Whoever delivers it may be leaving it alone: only he knows whether a sink is down.
+    /// It is due, and its last attempt failed. Its deliverer may be leaving it alone: only the deliverer knows
+    /// whether a sink is down.
     Failed {
         /// The class of its last failure.
         class: FailureClass,

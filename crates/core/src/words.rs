@@ -64,7 +64,7 @@ pub fn moment(time: SystemTime) -> String {
     format!("{date} {clock} UTC")
 }
 
-/// Date, time of the day, and microseconds. What is before 1970 or after 9999 stands at that end.
+/// Date, time of the day, and microseconds. Times before 1970 or after 9999 are cut to that end.
 fn parts(time: SystemTime) -> (String, String, u32) {
     const LAST: Duration = Duration::new(253_402_300_799, 999_999_999);
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().min(LAST);

@@ -1,9 +1,9 @@
 //! Connections at a time, over all stores. A call uses a connection that its store has open, or opens one; for that, the store
 //! that was called longest ago closes its own.
 //!
-//! What is counted is what calls of ours can have opened: the most that were under way at a time since the store last
-//! rested. A call is never cancelled, so a store that does not answer keeps its connection. Two budgets keep the other stores
-//! from paying for that:
+//! The budget counts connections that posthaste's calls can have opened: the most calls under way at a time since the store
+//! last rested. A call is never cancelled, so a store that does not answer keeps its connection. Two budgets keep the other
+//! stores from paying for that:
 //!
 //! - A call that outlasts the [patience](Connections::patience) leaves the budget: it is *late*, and its store *silent*.
 //! - Calls to a silent store have a small budget of their own, until the store answers again.
@@ -164,8 +164,8 @@ impl Connections {
         let grant = if is_silent {
             self.waiting_to_retry.is_next(priority, ticket).then(|| self.try_retry()).flatten()
         } else {
-            // A caller overtakes those that wait if its connection is open already, unless they are more urgent: a store with one call
-            // after the other would keep its connection from them.
+            // A caller overtakes waiting ones if its connection is open already, unless they are more urgent: a store with one
+            // call after the other would keep its connection from them.
             let has_one = self.lines.get(&place).is_some_and(|line| line.in_use < line.open);
             let overtakes = has_one && !self.waiting.has_before(priority);
             let is_next = overtakes || self.waiting.is_next(priority, ticket);

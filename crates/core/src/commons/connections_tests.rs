@@ -1,11 +1,11 @@
-//! Tests of connections at a time: counters that are exact after whatever happens, and nobody who waits in vain.
+//! Tests of the connection budget: counters are exact after any sequence of calls, and no caller waits in vain.
 
 use super::*;
 use crate::commons::selection::Fair;
 use crate::error::{Error, ErrorKind};
 use crate::settings::Settings;
 
-/// Connections, and what calls are under way on them, counted anew.
+/// Connections, and the calls under way on them, counted from the start.
 struct Walk {
     random: fastrand::Rng,
     connections: Connections,
@@ -124,8 +124,8 @@ impl Walk {
     }
 }
 
-/// Every counter is exact after any sequence of calls, whatever became of them, and a connection that nobody uses can always
-/// be had.
+/// Every counter is exact after any sequence of calls, whatever became of them, and an unused connection is always
+/// available.
 #[tokio::test(start_paused = true)]
 async fn counters_are_exact_after_anything() {
     for seed in 0..300 {
@@ -173,13 +173,13 @@ async fn served(waiting: tokio::task::JoinHandle<Permit>) -> Permit {
     tokio::time::timeout(Duration::from_secs(120), waiting).await.expect("it is served").unwrap()
 }
 
-/// Whoever gives up while he waits is not in the way of the next.
+/// A caller that gives up while it waits does not block the next.
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_lets_the_next_one_in() {
     let commons = commons(1);
     let first = acquire(&commons, 1).await;
     let (second, third) = (waiting(&commons, 2).await, waiting(&commons, 3).await);
-    // He was called already when he gives up.
+    // It was called already when it gives up.
     first.done(true).await;
     second.abort();
     let third = served(third).await;
@@ -187,7 +187,7 @@ async fn who_gives_up_lets_the_next_one_in() {
     assert_eq!(waiting_now(&commons), 0);
 }
 
-/// Nobody who comes overtakes those who wait, unless his connection is open.
+/// No new caller overtakes waiting ones, unless its connection is open.
 #[tokio::test(start_paused = true)]
 async fn nobody_overtakes() {
     let commons = commons(2);
@@ -241,7 +241,7 @@ async fn which_errors_cost_a_connection() {
     }
 }
 
-/// However many come, and whatever becomes of their calls, everybody is served who does not give up.
+/// However many callers come, and whatever becomes of their calls, each one that does not give up is served.
 #[tokio::test(start_paused = true)]
 async fn everybody_is_served() {
     for seed in 0..20 {

@@ -1,4 +1,4 @@
-//! Who waits, in the order of coming; each once.
+//! A queue of waiting outboxes, in the order of arrival; each once.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Stands at the end, unless he is in it.
+    /// Adds it at the end, unless it is in the queue.
     pub(super) fn push(&mut self, place: Place) {
         if !self.has(place) {
             self.tickets.insert(place, self.next);

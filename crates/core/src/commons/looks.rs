@@ -1,6 +1,6 @@
 //! Whose turn it is to look at its store: at most so many at a time, in the order that the selection says.
 //!
-//! A turn that was given is used or given back: whoever has one and does not want it any more must say so.
+//! A turn is used or given back: an outbox that no longer wants its turn must say so.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,19 +25,19 @@ impl Load {
 #[derive(Debug)]
 pub(super) struct Looks {
     most: usize,
-    /// The most that may be held in memory, and what is.
+    /// The most that may be held in memory, and the current load.
     most_held: Load,
     held: Load,
     holds: HashMap<Place, Load>,
     selection: Box<dyn Selection>,
     keys: HashMap<Place, Arc<str>>,
-    /// Who has asked and not been answered.
+    /// Outboxes that have asked and have no turn yet.
     asking: HashSet<Place>,
-    /// Who has a turn and has not come for it.
+    /// Outboxes that have a turn and have not taken it.
     granted: HashSet<Place>,
-    /// Who is looking.
+    /// Outboxes with a claim under way.
     looking: HashSet<Place>,
-    /// Who is looking, and takes so long that it does not count.
+    /// Outboxes whose claim takes so long that it does not count.
     late: HashSet<Place>,
 }
 
@@ -69,7 +69,7 @@ impl Looks {
         self.keys.insert(place, Arc::clone(key));
     }
 
-    /// Whether it may look now, and who else may.
+    /// Whether it may claim now, and which others may.
     pub(super) fn ask(&mut self, place: Place) -> (bool, Vec<Place>) {
         let is_new = !self.granted.contains(&place) && self.asking.insert(place);
         if let Some(key) = self.keys.get(&place).filter(|_| is_new) {

@@ -19,7 +19,7 @@ fn is_full(looks: &Looks) -> bool {
     looks.held.messages >= looks.most_held.messages || looks.held.bytes >= looks.most_held.bytes
 }
 
-/// What is so at any time; a selection that keeps others waiting is excused from giving turns.
+/// Invariants at any time. A selection that keeps others waiting need not give turns.
 fn check(looks: &Looks, gives_all: bool) {
     let sum = |part: fn(&Load) -> usize| looks.holds.values().map(part).sum::<usize>();
     assert_eq!(looks.held, load(sum(|load| load.messages), sum(|load| load.bytes)));
@@ -39,7 +39,7 @@ fn check(looks: &Looks, gives_all: bool) {
     assert_eq!(looks.room(), room);
 }
 
-/// Turns are exact after any sequence, and whoever has been given one has been told.
+/// Turns are exact after any sequence, and each outbox with a turn has been told.
 #[test]
 fn turns_are_exact_after_anything() {
     for seed in 0..600 {
@@ -56,7 +56,7 @@ fn turns_are_exact_after_anything() {
             let is_looking = looks.looking.contains(&place) || looks.late.contains(&place);
             let (before, was_full) = (looks.granted.clone(), is_full(&looks));
             let told = match random.u8(..10) {
-                // Whoever looks does not ask.
+                // An outbox that is claiming does not ask.
                 0..4 if !is_looking => {
                     let (may, told) = looks.ask(place);
                     assert_eq!(may, looks.looking.contains(&place));
@@ -82,7 +82,7 @@ fn turns_are_exact_after_anything() {
             }
             check(&looks, seed % 3 != 2);
         }
-        // However it was left, everybody who asks has a turn once the others have ended theirs.
+        // In any state, each outbox that asks gets a turn once the others have ended theirs.
         (0..PLACES).for_each(|place| drop(looks.holds(Place(place), Load::default())));
         let mut left: Vec<Place> = (0..PLACES).map(Place).collect();
         for _ in 0..10 * PLACES {

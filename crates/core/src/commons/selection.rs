@@ -1,4 +1,4 @@
-//! Which store is looked at next, of those that are due: the fair default, and two that are simpler.
+//! Which of the due stores is polled next: the fair default, and two simpler selections.
 //!
 //! A selection only orders looks that stores want anyway. It must never invent one, nor forget one.
 
@@ -33,11 +33,11 @@ pub trait Selection: Debug + Send + 'static {
     fn gone(&mut self, place: Place);
 }
 
-/// Whoever has waited longest is next, for one quantum at most: a busy tenant has as many turns as any other that has work,
-/// and a new one waits for no more than one turn of each.
+/// The tenant that has waited longest is next, for one quantum at most. A busy tenant has as many turns as any other that
+/// has work, and a new one waits for no more than one turn of each.
 ///
-/// Those where something was found last, and those where nothing was, take turns: however many idle tenants there are, they
-/// do not keep those that have work waiting, nor the other way round.
+/// Tenants whose last claim found something, and tenants whose last claim did not, take turns: however many idle tenants
+/// there are, they do not delay busy ones, nor the other way round.
 #[derive(Debug, Default)]
 pub struct Fair {
     busy: Line,

@@ -1,7 +1,8 @@
 //! Handlers at a time, over all outboxes of a process, and the suspects that run alone in it.
 //!
-//! Whoever gets no slot stands in line, once, and the first in line is woken when one is free: outboxes take turns, however
-//! many messages one of them has. A suspect, which may kill the process, waits until no other outbox holds anything.
+//! An outbox that gets no slot is queued, once, and the first one is woken when a slot is free: outboxes take turns,
+//! however many messages one of them has. A suspect, which may kill the process, waits until no other outbox holds
+//! anything.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -26,13 +27,13 @@ pub(super) struct Slots {
     /// How many run, of each outbox that has some.
     running: HashMap<Place, usize>,
     total: usize,
-    /// Who stands in line.
+    /// The waiting outboxes.
     line: Line,
     /// Outboxes that hold messages.
     holding: HashSet<Place>,
     /// The outbox of a suspect, and until when it keeps the others waiting: first until they hold nothing, then while it runs.
     suspect: Option<Suspect>,
-    /// Who was told to give way to it.
+    /// The outboxes that were told to make way for it.
     gave_way: HashSet<Place>,
 }
 
@@ -56,7 +57,7 @@ impl Slots {
         }
     }
 
-    /// Whether one may start now, and who is to be woken.
+    /// Whether one may start now, and which outboxes to wake.
     pub(super) fn ask(&mut self, place: Place, wish: Wish) -> (bool, Vec<Place>) {
         let mut woken = self.expire(wish.now);
         if let Some(suspect) = self.suspect {
@@ -71,7 +72,7 @@ impl Slots {
             let suspect =
                 *self.suspect.get_or_insert(Suspect { place, until: wish.now + wish.lease, runs: false });
             if others && wish.now < suspect.until {
-                // They give back what they have not started.
+                // They give back messages that they have not started.
                 woken.extend(self.holding.iter().copied().filter(|holder| *holder != place));
                 self.line.push(place);
                 return (false, woken);
@@ -131,7 +132,7 @@ impl Slots {
         let other = self.suspect.filter(|suspect| suspect.place != place);
         if let Some(suspect) = other {
             self.gave_way.insert(place);
-            // It has waited long enough for those who hold something.
+            // It has waited long enough for outboxes that hold something.
             woken.extend((!suspect.runs && suspect.until <= now).then_some(suspect.place));
         }
         (other.is_some(), woken)
@@ -160,7 +161,7 @@ impl Slots {
         }
     }
 
-    /// Everybody may have waited, to start or to claim.
+    /// Every outbox may have waited, to start or to claim.
     fn suspect_is_over(&mut self) -> Vec<Place> {
         self.suspect = None;
         let mut woken: Vec<Place> = self.gave_way.drain().collect();
@@ -168,7 +169,7 @@ impl Slots {
         woken
     }
 
-    /// Who could start now: the suspect that the others make way for, or the first in line.
+    /// The outbox that could start now: the one with the suspect that others make way for, or the first in the queue.
     fn next_up(&self) -> Vec<Place> {
         let suspect = self.suspect.filter(|suspect| !suspect.runs).map(|suspect| suspect.place);
         let next = suspect.or_else(|| self.line.first());

@@ -1,10 +1,10 @@
-//! Tests of handlers at a time: exact counts, nobody who waits in vain, and suspects that are alone.
+//! Tests of handler slots: exact counts, no outbox that waits in vain, and suspects that are alone.
 
 use super::*;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// An outbox, as far as slots are concerned: what is stored, what waits in memory, what runs.
+/// An outbox, as far as slots are concerned: stored, waiting and running messages.
 #[derive(Clone, Debug, Default)]
 struct Outbox {
     stored: usize,
@@ -40,7 +40,7 @@ impl Process {
         &mut self.outboxes[usize::try_from(place.0).unwrap()]
     }
 
-    /// Everybody does what a dispatcher does when it is woken, until nobody is.
+    /// Each outbox does what a dispatcher does when it is woken, until none is.
     fn settle(&mut self) {
         let mut turns = 0;
         while let Some(place) = self.woken.pop() {
@@ -143,7 +143,7 @@ impl Process {
     }
 }
 
-/// Handlers are counted exactly, suspects run alone, and everything is handled without anybody's waiting for time to pass.
+/// Handlers are counted exactly, suspects run alone, and everything is handled without waiting for time to pass.
 #[test]
 fn everything_is_handled_and_suspects_alone() {
     for seed in 0..400 {

@@ -1,7 +1,7 @@
-//! A map by lease, for what is looked up again and again while a message is under way.
+//! A map by lease, for values that are looked up repeatedly while a message is under way.
 //!
-//! The numbers of items are the database's own, so nobody can choose them to collide: one multiplication is hash enough. And two
-//! runs that do the same walk the map in the same order, which the simulation relies on.
+//! The database assigns the numbers of items, so no caller can choose them to collide: one multiplication is hash enough. Two
+//! identical runs iterate over the map in the same order, which the simulation relies on.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

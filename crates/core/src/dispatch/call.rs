@@ -21,7 +21,7 @@ pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn An
     end.await
 }
 
-/// A call to the store. If it panics, the store has a defect, and whoever called it goes on.
+/// A call to the store. If it panics, the store has a defect, and the caller goes on.
 pub(crate) async fn unpanicked<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
     caught(call).await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Database, "the store panicked")))
 }

@@ -1,4 +1,4 @@
-//! One message through its receivers: which are called, and what is decided when they have answered.
+//! One message through its receivers: calls them, and decides when they have answered.
 //!
 //! Handlers are called one after the other, in their order; sinks get the message at the same time. None of them waits for
 //! another one's success. All code of users runs here, in the delivery's own task and with panics caught: ciphers, handlers

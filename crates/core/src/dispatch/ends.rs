@@ -2,8 +2,8 @@
 //!
 //! A delivery that is dropped half-way leaves its end as well: nothing that was started may end unnoticed.
 //!
-//! Whoever rings for the dispatcher may keep it from running until it pauses: a task that is woken runs next on the thread of whoever
-//! woke it, and nowhere else. So a runner rings when it pauses, and not before it begins another delivery, which may take long.
+//! A woken task runs next on the thread that woke it, and nowhere else. A runner that wakes the dispatcher and then goes on would
+//! keep it from running. So a runner wakes it when it pauses, and not before it begins another delivery, which may take long.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ pub(super) struct End {
     pub(super) settlement: Option<Settlement>,
 }
 
-/// Ends that nobody has looked at yet.
+/// Ends that the dispatcher has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     left: Mutex<Left>,
@@ -30,7 +30,7 @@ pub(super) struct Ends {
 #[derive(Debug, Default)]
 struct Left {
     ends: Vec<End>,
-    /// Whether the dispatcher was told: whoever comes to take one takes the others along.
+    /// Whether the dispatcher was told: it takes all ends at once.
     is_told: bool,
 }
 
@@ -110,7 +110,7 @@ mod tests {
         Lease { item: WorkItemId::new(item), epoch: 1 }
     }
 
-    /// All ends arrive, of those that answered and of those that were dropped before they began.
+    /// All ends arrive, of deliveries that answered and of deliveries that were dropped before they began.
     #[tokio::test]
     async fn every_end_arrives() {
         let ends = Arc::new(Ends::default());
@@ -130,7 +130,7 @@ mod tests {
         assert!(ends.take().is_empty());
     }
 
-    /// One that was left silently is told of by whoever rings next, once.
+    /// The next notification covers an end that was left silently, once.
     #[tokio::test]
     async fn silent_ones_wait_for_a_ring() {
         let ends = Arc::new(Ends::default());

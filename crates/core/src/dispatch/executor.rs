@@ -286,7 +286,7 @@ impl Executor {
         self.cancel(held, lease, Why::Lost, until);
     }
 
-    /// Looks at the deliveries whose phase is over. Returns those that are given up.
+    /// Checks the deliveries whose phase is over. Returns the ones to give up.
     pub(super) fn on_deadline(&mut self, held: &mut Held, now: Instant) -> Vec<End> {
         if self.next_deadline.is_none_or(|deadline| now < deadline) {
             return Vec::new();
@@ -353,8 +353,8 @@ impl Executor {
         self.next_deadline = self.next_deadline.map(|next| next + lasted);
     }
 
-    /// A shutdown has waited for handlers until now: those that still run have this long to stop, and once more as long to be gone
-    /// when they are dropped.
+    /// A shutdown has waited for handlers until now: running ones have this long to stop, and as long again to end after they are
+    /// dropped.
     pub(super) fn cut_off(&mut self, held: &mut Held, now: Instant, grace: Duration) {
         let until = now + grace;
         self.drop_grace = grace.min(DROP_GRACE);

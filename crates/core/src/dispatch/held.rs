@@ -236,7 +236,7 @@ impl Held {
         self.by_item.contains_key(&item)
     }
 
-    /// Changes what is held under a lease; false if nothing is.
+    /// Changes the message held under a lease; false if there is none.
     pub(super) fn change(&mut self, lease: Lease, change: impl FnOnce(&mut Holding)) -> bool {
         let Some(holding) = self.by_lease.get_mut(&lease) else { return false };
         self.counts.subtract(holding);

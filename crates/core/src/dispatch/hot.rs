@@ -1,5 +1,5 @@
-//! The door of the hot path: who wants to hand a message to the dispatcher right after its commit reserves a slot before
-//! the row is written, so that a row is born leased only if there is room for it.
+//! The entrance of the hot path. A publisher reserves a slot before it writes the row, so that a row is stored leased
+//! only if there is room for it.
 //!
 //! A closed or full door is no error. The row is then born ready, and the cold path finds it.
 
@@ -49,7 +49,7 @@ pub(crate) enum Room {
     Full,
     /// No: outcomes cannot be settled at the moment, which is logged where it is noticed.
     Paused,
-    /// No: nobody is running, or the hot path is switched off.
+    /// No: the outbox is not running, or the hot path is switched off.
     Closed,
 }
 
@@ -150,7 +150,7 @@ impl Door {
         Room::Slot(Slot { _place: place, _bytes: bytes })
     }
 
-    /// Hands a committed message over, or gives it back if nobody runs any more.
+    /// Hands a committed message over, or gives it back if the outbox no longer runs.
     pub(crate) fn hand_over(&self, fresh: Fresh) -> Result<(), Fresh> {
         let handed_over = match &self.inside().sender {
             Some(sender) => sender.send(fresh).map_err(|refused| refused.0),

@@ -1,8 +1,8 @@
-//! What is paused, as far as this dispatcher knows.
+//! Paused topics, as far as this dispatcher knows.
 //!
-//! Claims need no such knowledge: the database leaves out what is paused. It is for messages that are never claimed, because
-//! they come from memory, and for those that were claimed and have not started. Knowledge that is old counts as none, and
-//! the message goes back to the cold path, where a claim decides. A handler that runs is left alone.
+//! Claims need no such knowledge: the database leaves out paused topics. It is for messages that are never claimed, because
+//! they come from memory, and for messages that were claimed and have not started. Old knowledge counts as none: the message
+//! goes back to the cold path, where a claim decides. A handler that runs is left alone.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -30,7 +30,7 @@ impl Prefetch {
     pub(crate) fn want(&self, waiting: usize, free: usize, some_come: bool) -> usize {
         let is_fast = self.ahead > self.workers;
         let ahead = if some_come && is_fast { 2 * self.ahead } else { self.ahead };
-        // Waiting until half of what is ahead is used up keeps claims large.
+        // Waiting until half of the prefetched messages are used up keeps claims large.
         if waiting > ahead / 2 {
             return 0;
         }

@@ -39,7 +39,7 @@ struct Way {
     task: Option<AbortHandle>,
 }
 
-/// A receiver that was called, and what was decided when it answered.
+/// A receiver that was called, and the decision after its answer.
 #[derive(Clone)]
 pub(super) struct Call {
     pub(super) receiver: Arc<Registered>,
@@ -73,7 +73,7 @@ impl Progress {
         self.way().calls.clone()
     }
 
-    /// What was decided for the receiver that was called first.
+    /// The decision for the receiver that was called first.
     pub(super) fn judgement(&self) -> Option<Judgement> {
         self.way().calls.first_mut().and_then(|call| call.judgement.take())
     }

@@ -1,4 +1,4 @@
-//! Who calls handlers: a few tasks, the runners, which begin one delivery after the other. A delivery that has to wait goes on as a
+//! Runners: a few tasks that call handlers. They begin one delivery after the other. A delivery that has to wait goes on as a
 //! task of its own.
 //!
 //! A task for every message takes longer than many a handler does. But handlers are not ours: one that computes, or blocks its
@@ -41,7 +41,7 @@ struct Line {
     taken: u64,
 }
 
-/// The deliveries that can begin, and those who begin them.
+/// Deliveries that can begin, and the runners that begin them.
 #[derive(Debug, Default)]
 pub(super) struct Runners {
     line: Arc<Mutex<Line>>,
@@ -62,7 +62,8 @@ impl Runners {
         let mut line = lock(&self.line);
         line.starts.extend(starts.drain(..));
         let get_on = self.seen.taken != line.taken;
-        // Who was taken since the last look may have left its end silently, and its runner be held up by the next one.
+        // A delivery taken since the last check may have finished without notifying, and the next one may be blocking
+        // its runner.
         if line.starts.is_empty() && !(get_on && line.runners > 0) {
             self.seen.since = None;
             return;
@@ -83,7 +84,7 @@ impl Runners {
         }
     }
 
-    /// When to see whether they get on, and what they have left, if it matters.
+    /// When to check whether they make progress, and which ends they have left, if it matters.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.seen.since.map(|since| since + STALL)
     }
@@ -114,7 +115,7 @@ impl Runner {
         if start.is_some() {
             line.taken += 1;
         } else {
-            // In the same breath: what is added from now on must not count on this one.
+            // Atomically: deliveries that are added from now on must not count on this runner.
             line.runners -= usize::from(std::mem::take(&mut self.is_counted));
         }
         start
@@ -158,7 +159,7 @@ async fn run(mut runner: Runner, ends: Arc<Ends>) {
     ends.ring();
 }
 
-/// Polls what is in a room; there is always something.
+/// Polls the delivery in a slot; there is always one.
 fn poll<F: Future<Output = Settlement>>(
     progress: &Progress,
     room: Pin<&mut Option<F>>,
@@ -272,7 +273,7 @@ mod tests {
         Ok(())
     }
 
-    /// Those that wait do not keep those behind them; all end.
+    /// Waiting deliveries do not hold up later ones; all end.
     #[tokio::test]
     async fn whoever_waits_steps_aside() {
         let mut bench = Bench::new(waits).await;
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!(bench.ended(1, 1).await, 0);
     }
 
-    /// What has not begun when the dispatcher ends leaves its end, too.
+    /// A delivery that has not begun when the dispatcher ends leaves its end, too.
     #[tokio::test]
     async fn nothing_is_left_in_the_line() {
         let mut bench = Bench::new(ready).await;

@@ -1,5 +1,5 @@
-//! Sends outcomes to the store: those that gather while one settlement is under way leave with the next, and every batch
-//! is repeated until the store has answered.
+//! Sends outcomes to the store. Outcomes that gather while one settlement is under way leave with the next, and every
+//! batch is repeated until the store has answered.
 //!
 //! An error of the store is never taken for a handler's failure. An outcome is given up in one case only: the store
 //! refuses it by itself while it takes others.
@@ -274,7 +274,7 @@ impl Settler {
         (refusals >= MOST_REFUSALS).then_some(lease)
     }
 
-    /// A call to the store ended in a panic of our own: nothing is known of what it was to settle.
+    /// A call to the store ended in a panic of posthaste's own: the result of the settlement is unknown.
     pub(super) fn lost_track(&mut self, held: &mut Held) {
         self.is_settling = false;
         let settling =
@@ -307,7 +307,7 @@ fn was_refused(held: &Held, lease: Lease) -> bool {
         .is_some_and(|holding| matches!(&holding.stage, Stage::Decided(decided) if decided.refusals > 0))
 }
 
-/// Counts what was settled.
+/// Counts settled messages.
 struct Books<'a> {
     home: &'a dyn Home,
     now: Instant,

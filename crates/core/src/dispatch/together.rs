@@ -11,7 +11,7 @@ use crate::receiver::{Receiver, ReceiverState};
 /// a claim and a settlement.
 pub(super) const RECOVERY_DELAY: Duration = Duration::from_secs(600);
 
-/// What was decided for one receiver.
+/// The decision for one receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Judgement {
     /// The outcome, as if it were the only receiver.
@@ -84,8 +84,8 @@ pub(super) fn standing(message: &Message, known: &[Receiver], name: &str) -> Rec
     })
 }
 
-/// The outcome for the message, and what it remembers of its receivers. Receivers that are registered elsewhere keep what is
-/// known of them. The random number is between 0 and 1.
+/// The outcome for the message, and the stored state of its receivers. Receivers that are registered elsewhere keep their
+/// state. The random number is between 0 and 1.
 pub(super) fn combine(known: &[Receiver], fates: &[(String, Fate)], random: f64) -> (Outcome, Vec<String>) {
     let delay = soonest(fates, random);
     let is_here = |receiver: &&Receiver| fates.iter().any(|(name, _)| *name == receiver.name);
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(lines, ["b\twaiting\t2\t0"]);
     }
 
-    /// The first that is due decides when, and the others remember what is left for them.
+    /// The first one that is due decides when, and the others store their remaining delay.
     #[test]
     fn each_keeps_its_own_time() {
         let (outcome, lines) =

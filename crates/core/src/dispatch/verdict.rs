@@ -26,7 +26,7 @@ pub(crate) enum Ended {
     ShutDown,
 }
 
-/// What is decided by topic.
+/// Rules by topic.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) retry: Arc<dyn RetryPolicy>,

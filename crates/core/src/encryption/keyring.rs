@@ -130,8 +130,8 @@ impl Keyring {
         keyring.ok_or_else(|| Error::new(ErrorKind::Configuration, "no key is given"))
     }
 
-    /// Messages that are not encrypted are not delivered: they are dead, with the reason. For when every publisher encrypts, and
-    /// what was there before is gone.
+    /// Messages that are not encrypted are not delivered: they are dead, with the reason. Turn this on once every publisher
+    /// encrypts and earlier messages are gone.
     #[must_use]
     pub fn refuse_plaintext(mut self) -> Self {
         self.accepts_plaintext = false;
@@ -185,7 +185,7 @@ mod tests {
         Keyring::new("new", Key::new([7; 32])).unwrap().and_old("old", Key::new([8; 32])).unwrap()
     }
 
-    /// RMQ-012: what is sealed can be opened with the same key and the same facts, and with nothing else.
+    /// RMQ-012: sealed bytes open with the same key and the same bound fields, and with nothing else.
     #[test]
     fn only_what_was_sealed_can_be_opened() {
         let keys = keyring();

@@ -201,8 +201,8 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Consumer<S, H> {
 
     /// Waits until the database is there and has the tables that this code knows. False if the shutdown has begun before.
     ///
-    /// An error means that waiting does not help: the tables are missing, say. Whoever runs a consumer asks this first, or a wrong
-    /// deployment would look healthy until its first message.
+    /// An error means that waiting does not help, for example because the tables are missing. Consumers check this first;
+    /// otherwise a wrong deployment would look healthy until its first message.
     pub async fn ready(&self, shutdown: &Shutdown) -> Result<bool> {
         loop {
             match self.inbox.store().check().await {
@@ -240,7 +240,7 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Consumer<S, H> {
         let mut conflicts = 0;
         let acted = loop {
             match self.attempt(message).await {
-                // Nothing was changed, and the conflict is over: again, before anybody is told.
+                // Nothing was changed, and the conflict is over: try again before replying to the broker.
                 Err(Unfinished::Store(error)) if is_conflict(&error) && conflicts < CONFLICTS => {
                     conflicts += 1;
                     let pause = Duration::from_millis(5).mul_f64(fastrand::f64() * f64::from(conflicts));
@@ -287,7 +287,7 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Consumer<S, H> {
             // Some databases take the COMMIT of a failed transaction for a rollback without a word; asking tells.
             store.survivors(&mut transaction, &[]).await?;
         }
-        // If nobody knows whether it took place, the next delivery finds the row, or does not.
+        // If the outcome is unknown, the next delivery finds the row, or does not.
         store.commit(transaction).await?;
         Ok(once)
     }

@@ -12,12 +12,11 @@ use crate::message::{Headers, MAX_NAME_BYTES, OCTET_STREAM};
 use crate::text;
 use crate::topic::Topic;
 
-/// A message as a consumer gets it. [`new`](Self::new) fills what every message has; the rest is set by whoever read it from
-/// a broker.
+/// A message as a consumer gets it. [`new`](Self::new) fills what every message has; the broker's consumer sets the rest.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// Who sent it: ids are unique within a source.
+    /// The sender: ids are unique within a source.
     pub source: String,
     /// The same for every delivery of it.
     pub id: MessageId,

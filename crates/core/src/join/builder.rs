@@ -93,7 +93,7 @@ impl fmt::Debug for NewJoin {
 #[must_use = "a builder does nothing until the join is started"]
 pub struct JoinBuilder {
     id: JoinId,
-    /// Whether somebody else may have started it, under this id, before.
+    /// Whether it may have been started before, under this id.
     known: bool,
     expected: Option<u32>,
     grouping_key: Option<String>,
@@ -185,7 +185,7 @@ impl JoinBuilder {
         self
     }
 
-    /// Adds what is to happen when the join is over. A join may have any number of these.
+    /// Adds a wait: what to send when the join has ended. A join may have any number of these.
     pub fn wait(mut self, wait: JoinWait) -> Self {
         self.waits.push(wait);
         self
@@ -232,7 +232,7 @@ impl Parts {
     }
 }
 
-/// What was stored by [`Outbox::start_join`](crate::Outbox::start_join).
+/// The result of [`Outbox::start_join`](crate::Outbox::start_join).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartedJoin {
     /// The join.

@@ -23,7 +23,7 @@ use crate::store::Store;
 /// The shortest time after which a message looks again at a join whose deadline has passed while others hold it.
 const SOONEST: Duration = Duration::from_millis(20);
 
-/// What is to happen when a join is over: which continuation is sent.
+/// Which continuation is sent when a join has ended.
 ///
 /// | the join | what is sent |
 /// |---|---|
@@ -61,7 +61,7 @@ impl JoinWait {
         self
     }
 
-    /// What is sent for a join that is over, and at least one of whose steps failed: `on_fail` (true), or `on_complete` (false).
+    /// What to send for a join that has ended with at least one failed step: `on_fail` (true), or `on_complete` (false).
     /// Default: true. The join ends when all its steps have, either way.
     pub fn fail_if_any_step_failed(mut self, fail: bool) -> Self {
         self.fail_if_any_step_failed = fail;
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(chosen(&tolerant, ended(JoinStatus::Cancelled, 0)), None);
     }
 
-    /// JOIN-051: what was asked for survives in the payload, whatever it is.
+    /// JOIN-051: every option survives in the payload.
     #[test]
     fn continuations_survive_their_journey() {
         let hour = Duration::from_secs(3600);

@@ -19,7 +19,7 @@ use crate::sink::Guarded;
 use crate::store::Store;
 use crate::topic::Topics;
 
-/// What is decided by topic; whatever is not said is as for all topics.
+/// Rules by topic; unset ones are as for all topics.
 ///
 /// ```
 /// use std::time::Duration;
@@ -109,8 +109,8 @@ impl<S> OutboxBuilder<S> {
     /// Handles events: an async function whose first argument is a [`Delivery`](crate::Delivery) of the event, which says
     /// the topic.
     ///
-    /// Several handlers of one topic are called in the order of registration, and a retry calls those that are not done.
-    /// They are remembered by their type's name; see [`on_named`](Self::on_named).
+    /// Several handlers of one topic are called in the order of registration, and a retry calls only the handlers that
+    /// are not done. The store identifies them by their type's name; see [`on_named`](Self::on_named).
     pub fn on<H, Args>(self, handler: H) -> Self
     where
         Args: OfEvent + 'static,
@@ -184,10 +184,11 @@ impl<S> OutboxBuilder<S> {
         self
     }
 
-    /// Encrypts payloads and headers of what is published from now on, and decrypts before handlers and sinks get it. Default: off.
+    /// Encrypts payloads and headers of messages published from now on, and decrypts them before handlers and sinks
+    /// get them. Default: off.
     ///
-    /// What is encrypted is bound to the message's id, topic and content type. Topics, keys, ids and times stay readable, and so
-    /// do the texts of errors. See `Keyring`, of the feature `encryption`.
+    /// The ciphertext is bound to the message's id, topic and content type. Topics, keys, ids and times stay readable, and so do
+    /// the texts of errors. See `Keyring`, of the feature `encryption`.
     pub fn encryption(mut self, cipher: impl Cipher) -> Self {
         self.cipher = Some(Arc::new(cipher));
         self
@@ -223,8 +224,8 @@ impl<S> OutboxBuilder<S> {
         batch: u32;
         /// The most outcomes of one settlement: 1 to 10,000. Default: 500.
         settle_batch: u32;
-        /// How closely settlements follow each other that nobody waits for, and that are not full: up to 10 s; 0 settles at
-        /// once. What was delivered since the last one comes again after a crash. Default: 50 ms.
+        /// The shortest pause between settlements that are not full and that nothing waits for: up to 10 s; 0 settles at
+        /// once. Messages delivered since the last settlement come again after a crash. Default: 50 ms.
         settle_interval: Duration;
         /// How long a message is owned without being renewed, and so how long a crash hides it: 100 ms to 24 h.
         /// Default: 30 s.
@@ -242,7 +243,7 @@ impl<S> OutboxBuilder<S> {
         join_check: Duration;
         /// When messages are taken back whose lease has run out. Default: every 10 s.
         reap: Schedule;
-        /// When messages are given up that nobody claimed before their expiry. Default: every minute.
+        /// When messages are given up that no worker claimed before their expiry. Default: every minute.
         expire: Schedule;
         /// When messages behind a dead one with the policy park are set aside. Default: every minute.
         park: Schedule;

@@ -1,6 +1,6 @@
 //! Whether an outbox's store answers, as of the last claim.
 //!
-//! It only remembers. What follows from it is decided by those who call the store.
+//! It only stores the state. The callers of the store decide what follows from it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 
-/// What is wrong with a store, and since when.
+/// A store's failure, and since when.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble {
     pub(crate) since: Instant,

@@ -29,7 +29,7 @@ struct PreparedWait {
 
 impl<S: JoinStore> Outbox<S> {
     /// Starts a join in your own transaction: the join, the steps and the waits that were given with it exist if, and only
-    /// if, that transaction commits, and nobody sees any of it before.
+    /// if, that transaction commits, and are invisible before.
     ///
     /// A join with an id of your own that is stored already is left as it is, and nothing is published. Elsewhere, a
     /// step whose id or dedup key is stored already is not stored again: the stored message becomes the step, and counts
@@ -47,7 +47,7 @@ impl<S: JoinStore> Outbox<S> {
         self.complete_start(connection, parts, steps).await
     }
 
-    /// The join and its waits, and its steps, ready to be stored. What is not acceptable is told here, before any SQL.
+    /// The join and its waits, and its steps, ready to be stored. Refuses invalid values here, before any SQL.
     pub(super) fn prepare_join(&self, join: JoinBuilder) -> Result<(PreparedJoin, Vec<NewMessage>)> {
         let mut parts = join.parts().map_err(starting)?;
         let steps = self.prepare_all(std::mem::take(&mut parts.steps))?;
@@ -130,9 +130,9 @@ impl<S: JoinStore> Outbox<S> {
         Ok(attached)
     }
 
-    /// Says what is to happen when a join is over, in your own transaction: a message of the topic `join.wait` waits for it,
-    /// without any charge, and sends the continuation. Answers that message's id; the same wait for the same join, asked for
-    /// twice, is one message.
+    /// Stores, in your own transaction, what to send when a join has ended: a message of the topic `join.wait` waits for it,
+    /// uncharged, and sends the continuation. Returns that message's id. The same wait for the same join, enqueued twice, is
+    /// one message.
     pub async fn enqueue_join_wait(
         &self,
         connection: &mut S::Connection,
@@ -154,7 +154,7 @@ impl<S: JoinStore> Outbox<S> {
         };
         let prepare = |message| self.prepare_plain(message).map(|message| Continuation::of(&message));
         Ok(PreparedWait {
-            // By what was asked for, before the outbox adds a trace of its own to it.
+            // Derived from the given wait, before the outbox adds its own trace to it.
             id: asked.message_id().map_err(waiting)?,
             payload: Wait {
                 on_complete: prepare(on_complete)?,

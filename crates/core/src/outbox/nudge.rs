@@ -1,8 +1,8 @@
-//! When other processes are told that there may be something to claim: at once while little is published, and in one word for
-//! many messages while much is.
+//! When other processes are notified that there may be something to claim: at once at low rates, and once for many messages
+//! at high rates.
 //!
-//! The word may come before the commit that it is about: whoever hears it looks again, soon at first and then ever later. It is a
-//! hint, and nothing here may fail or delay whoever publishes.
+//! A notification may come before its commit: a notified process polls repeatedly, soon at first and then with growing pauses. It
+//! is a hint, and nothing here may fail or delay a publisher.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct Nudges {
 }
 
 impl Nudges {
-    /// There is something to tell. True for the one who has to see to it, by [`next`](Self::next).
+    /// There is something to notify. True for the one caller that has to do it, by [`next`](Self::next).
     pub(crate) fn gather(&self) -> bool {
         self.gathered.fetch_add(1, Ordering::AcqRel);
         !self.under_way.swap(true, Ordering::AcqRel)

@@ -31,7 +31,7 @@ impl Plan {
         self.cipher.as_ref().map_or(Ok(()), |cipher| encryption::seal(&**cipher, message))
     }
 
-    /// Decrypts a message for its handlers, or says what is to become of it.
+    /// Decrypts a message for its handlers, or returns its outcome.
     pub(crate) fn open(&self, message: &Arc<Message>) -> Result<Arc<Message>, Failure> {
         if self.cipher.is_none() && !encryption::is_sealed(message) {
             return Ok(Arc::clone(message));
@@ -41,7 +41,7 @@ impl Plan {
         Ok(Arc::new(open))
     }
 
-    /// What is decided by this topic.
+    /// The rules of this topic.
     pub(crate) fn rules_of(&self, topic: &str) -> &Rules {
         let own = self.rules_by_topic.iter().find(|(topics, _)| topics.contains(topic));
         own.map_or(&self.rules, |(_, rules)| rules)

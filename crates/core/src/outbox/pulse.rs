@@ -1,8 +1,8 @@
 //! Wakes the runtime now and then, from outside of it, so that a handler that blocks its thread costs that thread and
 //! nothing else.
 //!
-//! tokio's threads take turns at watching timers and sockets. One that comes back from there with a single task passes the
-//! turn to nobody, and if that task blocks, nobody watches: the whole runtime stands still, however many threads it has
+//! tokio's threads take turns at watching timers and sockets. A thread that returns from there with a single task does not
+//! pass the turn on, and if that task blocks, no thread watches: the whole runtime stalls, however many threads it has
 //! (tokio's issue 4730). A task from outside wakes another thread, which then takes the turn. Nothing here may touch a
 //! message, and a runtime of one thread, which nothing could help, is left alone.
 

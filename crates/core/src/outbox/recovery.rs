@@ -1,4 +1,4 @@
-//! What follows when a sink that was down is there again: messages that waited for it are made due.
+//! Recovery of a sink that was down: messages that waited for it are made due.
 //!
 //! A message with several receivers waits for the one that is down for minutes at a time, so that it is not claimed again and
 //! again; the sink's recovery ends the wait. First one message is made due, which tries the sink; then all, in batches, for as
@@ -112,7 +112,7 @@ impl Visit {
     }
 }
 
-/// Does what is to be done for a sink. Returns what is to be done later, if anything.
+/// Runs the pending step for a sink. Returns the next step, if any.
 async fn pay<S: Store>(inner: &Arc<Inner<S>>, visit: Visit, shutdown: &Shutdown) -> Option<Visit> {
     let later = |after: Duration| Instant::now() + after;
     let hastened = match unpanicked(hasten(inner, &visit, shutdown)).await {

@@ -158,7 +158,8 @@ impl<S: Transactions> OutboxTransaction<S> {
     /// A place in the hot queue, for a message that may take the hot path.
     fn reserve(&self, message: &NewMessage) -> Option<Slot> {
         let inner = &self.outbox.inner;
-        // What a claim must decide about is born ready: whose turn it is in a key, and what is due or expires later.
+        // Messages that a claim must decide about are stored ready: messages with a key, and messages that are due or
+        // expire later.
         let at_once = Birth::is_at_once(message);
         if !at_once || !inner.plan.registry.handles_now(message.topic()) {
             return None;

@@ -16,7 +16,7 @@ pub(crate) enum BreakerState {
     Closed,
     /// It is down: nothing is tried before this moment.
     Open {
-        /// When somebody probes.
+        /// When it is probed next.
         until: Instant,
     },
     /// It may be there again: one message is sent first.
@@ -66,7 +66,7 @@ impl Breaker {
         }
     }
 
-    /// The sink took something, or said what is wrong with it: it is there. True if it was not before.
+    /// The sink took or refused a message, so it is up. True if it was down before.
     pub(crate) fn close(&self) -> bool {
         let mut inside = self.inside();
         // Batches that were sent before it went down may still be answered: they do not tell whether it is back.
@@ -77,7 +77,7 @@ impl Breaker {
         std::mem::replace(&mut inside.state, BreakerState::Closed) != BreakerState::Closed
     }
 
-    /// The sink is down. True if that is news: somebody has to probe it from now on.
+    /// The sink is down. True if it was up before: the caller has to probe it from now on.
     pub(crate) fn open(&self, now: Instant, random: f64) -> bool {
         let mut inside = self.inside();
         if matches!(inside.state, BreakerState::Open { .. }) {

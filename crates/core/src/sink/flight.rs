@@ -39,7 +39,7 @@ pub(super) struct Flights {
     trying: bool,
 }
 
-/// What to do with those that wait.
+/// What to do with waiting messages.
 enum Next {
     Send(Vec<Parcel>),
     Refuse(Vec<Parcel>),
@@ -73,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// Takes what is to be sent next. Whoever finds nothing ends, and is no longer counted when the lock is given back: a
+    /// Takes the next batch. A flight that finds nothing ends, and is no longer counted when it releases the lock: a
     /// message that comes then finds room for another flight.
     fn next(&self) -> Next {
         let mut flights = lock(&self.flights);

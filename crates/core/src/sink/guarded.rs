@@ -73,15 +73,15 @@ impl SinkOptions {
         self
     }
 
-    /// The most messages of one batch: 1 to 10,000. Default: 200. A batch has what was there when the one before it left, so
-    /// it is seldom larger than the outbox's `workers`.
+    /// The most messages of one batch: 1 to 10,000. Default: 200. A batch has the messages that were waiting when the one
+    /// before it left, so it is seldom larger than the outbox's `workers`.
     pub fn batch(mut self, messages: u32) -> Self {
         self.batch = messages;
         self
     }
 
-    /// How many batches may be under way at a time: 1 to 100. Default: 2. A connection that is cut duplicates at most what
-    /// they hold.
+    /// How many batches may be under way at a time: 1 to 100. Default: 2. A cut connection duplicates at most these
+    /// batches.
     pub fn in_flight(mut self, batches: u32) -> Self {
         self.in_flight = batches;
         self

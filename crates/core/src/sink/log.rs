@@ -28,7 +28,7 @@ impl Sink for LogSink {
     }
 }
 
-/// Takes everything and does nothing with it. For measuring, and for topics that nobody wants any more.
+/// Takes everything and does nothing with it: for measurements, and for topics without a receiver.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NullSink;
 

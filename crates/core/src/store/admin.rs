@@ -56,7 +56,7 @@ pub struct Stats {
     pub ready: Count,
     /// Ready and due later: scheduled, or waiting for the next attempt.
     pub scheduled: Count,
-    /// Of the scheduled ones: those that wait for something that is down, or for a route.
+    /// Of the scheduled ones: messages that wait for the end of an outage, or for a route.
     pub failing: Count,
     /// Ready, and set aside behind a dead message of their key.
     pub parked: Count,
@@ -70,7 +70,7 @@ pub struct Stats {
     pub topics: Vec<TopicCount>,
     /// How long the oldest one that is ready and due has been due.
     pub oldest_ready: Option<Duration>,
-    /// For how long the first of those that are failing has failed without a break.
+    /// For how long the first of the failing messages has failed without a break.
     pub oldest_failing: Option<Duration>,
 }
 
@@ -196,7 +196,7 @@ pub struct StepListing {
 /// Everything that is stored about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What was published.
+    /// The published message.
     pub message: Message,
     /// Where it is in its life.
     pub state: State,
@@ -204,11 +204,11 @@ pub struct Record {
     pub parked: bool,
     /// Until when it is leased.
     pub leased_until: Option<SystemTime>,
-    /// Who holds the lease.
+    /// The worker that holds the lease.
     pub worker: Option<WorkerId>,
     /// When it became done or dead.
     pub done_at: Option<SystemTime>,
-    /// Who delivered it.
+    /// The worker that delivered it.
     pub done_by: Option<WorkerId>,
     /// The class of its last failure.
     pub error_class: Option<FailureClass>,
@@ -216,7 +216,7 @@ pub struct Record {
     pub last_error: Option<String>,
 }
 
-/// What an operator did to a message, and what it was like before.
+/// An operator's change of a message, and the message's state before.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct HistoryEntry {
     /// When.
@@ -235,7 +235,7 @@ pub struct HistoryEntry {
     pub last_error: Option<String>,
 }
 
-/// Topics that nobody claims until they are resumed.
+/// Topics that workers do not claim until they are resumed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Pause {
     /// Which topics: one, or the beginning of some and a `*`, as in `order.*`.
@@ -262,7 +262,7 @@ impl Pause {
 pub struct Holder {
     /// Which one, as the database's own tools name it, for people to find it and to end it.
     pub session: String,
-    /// What is known about it: user, program, what it is doing. Never the text of a statement.
+    /// Known facts: user, program, activity. Never the text of a statement.
     pub about: String,
     /// Since when its transaction is open.
     pub since: Option<SystemTime>,
@@ -309,11 +309,11 @@ pub enum Severity {
 /// What an examination found out about one thing.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
-    /// What was looked at, in one or two words that stay the same: `durability`, `clock`, `oldest transaction`.
+    /// The check, in one or two words that stay the same: `durability`, `clock`, `oldest transaction`.
     pub check: &'static str,
     /// How bad it is.
     pub severity: Severity,
-    /// What was found.
+    /// The finding.
     pub found: String,
     /// What to do about it, unless it is fine.
     pub remedy: Option<String>,
@@ -398,7 +398,7 @@ pub trait StoreAdmin: Store {
     /// How the queue is.
     ///
     /// # Behavior
-    /// - Reads at most [`STATS_CAP`] + 1 index entries per state; what is more than that is said to be inexact.
+    /// - Reads at most [`STATS_CAP`] + 1 index entries per state; a larger count is marked as inexact.
     async fn stats(&self) -> Result<Stats>;
 
     /// A page of records, in the order of enqueueing.
@@ -446,7 +446,7 @@ pub trait StoreAdmin: Store {
     /// - At most `limit` (1 to 200), behind the one named.
     async fn steps(&self, join: JoinId, after: Option<MessageId>, limit: u32) -> Result<StepListing>;
 
-    /// Pauses topics: from now on nobody claims their messages, in whatever language, until they are resumed. Publishing,
+    /// Pauses topics: from now on no worker, in any language, claims their messages until they are resumed. Publishing,
     /// schedules, expiry and retention go on.
     ///
     /// # Behavior
@@ -458,10 +458,11 @@ pub trait StoreAdmin: Store {
     /// Ends a pause. Answers false if these topics, written the same way, are not paused.
     async fn resume(&self, topics: &str) -> Result<bool>;
 
-    /// What is paused, sorted by topics.
+    /// Lists the pauses, sorted by topics.
     async fn pauses(&self) -> Result<Vec<Pause>>;
 
-    /// Which session keeps a message's row locked, so that claims pass it over; none if nobody does, or nobody can tell.
+    /// Which session keeps a message's row locked, so that claims skip it; `None` if no session does, or the database
+    /// cannot tell.
     ///
     /// # Behavior
     /// - Changes nothing, and waits for a lock for a second at most.

@@ -11,7 +11,7 @@ use crate::store::TransactionalStore;
 /// A message as the inbox remembers it. It is known by consumer, source and message id together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct InboxEntry<'a> {
-    /// Who acts upon it: 1 to 100 bytes.
+    /// The consumer's name: 1 to 100 bytes.
     pub consumer: &'a str,
     /// Where it came from: 1 to 255 bytes.
     pub source: &'a str,
@@ -44,7 +44,7 @@ pub enum Once {
     First,
     /// It was there: this consumer has acted upon it.
     Repeated,
-    /// It was there with another payload: somebody uses one id for two messages. Nothing was changed.
+    /// It was there with another payload: a sender uses one id for two messages. Nothing was changed.
     Altered,
 }
 
@@ -113,7 +113,7 @@ pub trait InboxStore: TransactionalStore {
         entry: &InboxEntry<'_>,
     ) -> impl Future<Output = Result<Once>> + Send;
 
-    /// What is remembered of a message, if anything.
+    /// The inbox row of a message, if there is one.
     fn remembered(
         &self,
         consumer: &str,

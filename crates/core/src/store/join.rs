@@ -1,4 +1,4 @@
-//! What those need of a database who start joins: everything in the user's own transaction.
+//! Store operations for starting joins, all in the user's own transaction.
 //!
 //! Counting is not here: it is part of what ends a message, in [`Store::settle`](super::Store::settle) and its kin.
 
@@ -12,7 +12,7 @@ use crate::store::TransactionalStore;
 /// # Behavior of every call
 ///
 /// - Through the user's own connection, as [`TransactionalStore::insert`]: never begins, commits, rolls back or retries.
-/// - What is refused leaves the transaction as it was; it can go on. A refused call has changed nothing.
+/// - A refused call changes nothing, and the transaction can go on.
 /// - Messages are locked before joins, as settling does, so that neither misses the other's change.
 pub trait JoinStore: TransactionalStore {
     /// Whether this join is stored, as far as the transaction sees.
@@ -32,7 +32,7 @@ pub trait JoinStore: TransactionalStore {
     /// Makes messages steps of a join.
     ///
     /// # Behavior
-    /// - All of them, or none. Those that are steps already stay what they are.
+    /// - All of them, or none. Messages that are steps already stay so.
     /// - A message that is done or dead counts at once; the join may end by it.
     /// - Refused: a join that does not exist ([`unknown_join`](crate::unknown_join)); for messages that are not steps yet, one
     ///   that is not stored ([`unknown_step`](crate::unknown_step)), a join that is over

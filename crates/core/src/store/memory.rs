@@ -73,7 +73,7 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store that goes by the machine's clock and keeps what is done.
+    /// An empty store that uses the machine's clock and keeps done messages.
     pub fn new() -> Self {
         Self::with_clock(Arc::new(SystemClock))
     }
@@ -100,7 +100,7 @@ impl MemoryStore {
         }
     }
 
-    /// What was archived, oldest first.
+    /// The archive, oldest first.
     pub fn archived(&self) -> Vec<Record> {
         self.lock().archive.clone()
     }
@@ -110,8 +110,8 @@ impl MemoryStore {
     }
 }
 
-/// A transaction on a [`MemoryStore`]: what is published in it becomes visible at [`commit`](Self::commit), and
-/// vanishes if it is dropped.
+/// A transaction on a [`MemoryStore`]: its messages become visible at [`commit`](Self::commit), and vanish if it is
+/// dropped.
 #[derive(Debug)]
 pub struct MemoryTransaction {
     store: MemoryStore,
@@ -150,7 +150,7 @@ impl MemoryTransaction {
         Savepoint { rows: self.pending.len(), changes: self.changes.len(), remembered: self.remembered.len() }
     }
 
-    /// Forgets what was published since.
+    /// Forgets messages published since.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) {
         self.pending.truncate(savepoint.rows);
         self.changes.truncate(savepoint.changes);
@@ -365,7 +365,7 @@ impl Queue {
         keys
     }
 
-    /// Makes what was parked behind this row due again.
+    /// Makes the messages parked behind this row due again.
     fn unpark_behind(&mut self, seq: i64, key: Option<&str>, now: SystemTime) {
         let Some(key) = key else { return };
         for (_, row) in self.rows.range_mut(seq + 1..) {

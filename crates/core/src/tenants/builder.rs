@@ -1,4 +1,4 @@
-//! Configures tenants: who they are, and in which order they have their turns. Everything else is as for one outbox.
+//! Configures tenants: which there are, and the order of their turns. Everything else is as for one outbox.
 
 use std::fmt;
 use std::sync::{Arc, RwLock};
@@ -16,10 +16,10 @@ use crate::id::WorkerId;
 use crate::outbox::{Finished, OutboxBuilder};
 use crate::store::StoreAdmin;
 
-/// Configures [`Tenants`]: everything that [`OutboxBuilder`] has, and what is said of tenants.
+/// Configures [`Tenants`]: every option of [`OutboxBuilder`], and options for tenants.
 pub type TenantsBuilder = OutboxBuilder<TenantSet>;
 
-/// Who the tenants are, while they are configured.
+/// The tenants, while they are configured.
 #[derive(Default)]
 pub struct TenantSet {
     fixed: Vec<Tenant>,
@@ -46,7 +46,7 @@ impl OutboxBuilder<TenantSet> {
         self
     }
 
-    /// Whoever knows which tenants there are, besides those that are always there.
+    /// Lists the tenants, besides the fixed ones.
     pub fn discover(mut self, discovery: impl Discovery) -> Self {
         self.store.discovery = Some(Box::new(discovery));
         self
@@ -71,7 +71,7 @@ impl OutboxBuilder<TenantSet> {
         self
     }
 
-    /// How often the tenants are discovered anew: 100 ms to 24 h. Default: 5 min.
+    /// How often the tenants are discovered: 100 ms to 24 h. Default: 5 min.
     pub fn refresh(mut self, every: Duration) -> Self {
         self.settings.tenants_refresh = every;
         self

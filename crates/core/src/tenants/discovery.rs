@@ -1,6 +1,7 @@
-//! Which tenants there are: asked of whoever knows, again and again.
+//! Discovery of tenants: asks the user's source repeatedly.
 //!
-//! An answer is compared with what is there; nothing is changed that is as it was. No answer is no reason to change anything.
+//! An answer is compared with the current tenants; unchanged tenants are not touched. A failed discovery changes
+//! nothing.
 
 use std::any::Any;
 use std::fmt;
@@ -62,7 +63,7 @@ impl fmt::Debug for Tenant {
 /// }
 /// ```
 pub trait Discovery: Send + Sync + 'static {
-    /// All tenants that there are now. An error means that nobody knows at the moment: everything stays as it is.
+    /// Lists all current tenants. After an error, everything stays as it is.
     fn discover(&self) -> impl Future<Output = Result<Vec<Tenant>>> + Send;
 }
 

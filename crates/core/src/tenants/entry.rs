@@ -22,7 +22,7 @@ use crate::outbox::{Home, Inner, Outbox, Plan, Trouble};
 use crate::shutdown::Shutdown;
 use crate::store::{Store as _, StoreAdmin};
 
-/// Something under way, whoever does it.
+/// An operation under way, in any task.
 pub(super) type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What it takes to open a tenant.
@@ -33,7 +33,7 @@ pub(super) struct Opening<'a> {
     pub(super) commons: &'a Arc<Commons>,
 }
 
-/// What has become of a tenant since it was opened.
+/// The state of a tenant since it was opened.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) key: TenantKey,

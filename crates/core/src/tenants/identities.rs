@@ -22,7 +22,7 @@ struct Taken {
 }
 
 impl Identities {
-    /// Takes a queue for this tenant, or says who has it.
+    /// Takes a queue for this tenant, or returns the tenant that has it.
     pub(super) fn take(&self, identity: &str, entry: &Arc<dyn Entry>) -> Option<TenantKey> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         match taken.get(identity) {

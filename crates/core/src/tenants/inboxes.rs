@@ -67,7 +67,7 @@ impl<S: InboxStore + Clone> Inboxes<S> {
         })
     }
 
-    /// Forgets what is too old, in all of them, now: how many rows went, of each tenant that does not fail at the moment.
+    /// Prunes old rows in all of them, now. Returns their number for each tenant that does not fail at the moment.
     pub async fn forget(&self) -> Vec<(TenantKey, Result<u64>)> {
         let mut forgotten = Vec::new();
         for (key, outbox, inbox) in self.all() {

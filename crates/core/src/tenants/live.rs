@@ -75,7 +75,7 @@ async fn turn(core: &Arc<Core>, entry: &Arc<dyn Entry>, shutdown: &Shutdown) -> 
     if let Some(identity) = identity {
         loop {
             let mut freed = std::pin::pin!(core.identities.freed());
-            // Before it is asked who has it: what is freed right after that must not be missed.
+            // Before asking which tenant has it: a queue that is freed right after must not be missed.
             freed.as_mut().enable();
             let Some(twin) = core.identities.take(&identity, entry) else { break };
             // The other one polls the queue that both are.

@@ -16,12 +16,12 @@ pub trait Source: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// What it opens.
     type Store: StoreAdmin + Clone;
 
-    /// Opens the store. Nothing is connected yet: that a database cannot be reached is noticed by whoever uses it.
+    /// Opens the store, without connecting. The first call notices that a database cannot be reached.
     fn open(&self) -> Result<Self::Store>;
 
-    /// Lets a store that an older source opened go on as this one says, with another password for example, behind all its
-    /// clones, and answers true. Calls under way end as they began. False, and nothing happens, if this source describes
-    /// another database, or one that has to be opened anew.
+    /// Switches a store that an older source opened, and all its clones, to this source, with another password for
+    /// example, and returns true. Calls under way end as they began. Returns false, and does nothing, if this source
+    /// describes another database, or one that has to be opened again.
     fn change(&self, store: &Self::Store) -> Result<bool>;
 }
 

@@ -22,7 +22,7 @@ pub enum TenantState {
         /// For how long.
         lasts: Duration,
     },
-    /// It was removed, and what is left in it is being delivered.
+    /// It was removed, and its remaining messages are being delivered.
     Draining,
     /// It has the same queue as another tenant, which is polled instead.
     Twin(TenantKey),

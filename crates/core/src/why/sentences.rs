@@ -1,7 +1,7 @@
 //! Reasons as sentences: what it means, and what to do next.
 //!
-//! Texts that others wrote (errors, names, reasons) are in them as they are: whoever prints them keeps control characters away
-//! from the terminal.
+//! They contain foreign texts (errors, names, reasons) unchanged: code that prints them must remove control characters for a
+//! terminal.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -126,7 +126,7 @@ fn count(number: u32, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// How long ago, and when exactly, with a space in front; nothing if nobody knows.
+/// How long ago, and when exactly, with a space in front; empty if unknown.
 fn ago(at: Option<SystemTime>, now: SystemTime) -> String {
     at.map_or_else(String::new, |at| {
         let age = now.duration_since(at).unwrap_or_default();

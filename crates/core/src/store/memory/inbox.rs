@@ -22,7 +22,7 @@ pub(super) struct InboxTable(Arc<Mutex<Rows>>);
 #[derive(Debug, Default)]
 struct Rows {
     rows: BTreeMap<Key, InboxRecord>,
-    /// Those that a transaction which is still open has remembered.
+    /// Rows of a transaction that is still open.
     open: BTreeSet<Key>,
 }
 

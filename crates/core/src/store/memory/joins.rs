@@ -1,4 +1,4 @@
-//! The joins of the store in memory: the reference for what is counted, when, and what ends a join.
+//! The joins of the store in memory: the reference for which steps count, when, and what ends a join.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
