@@ -1,4 +1,4 @@
-//! The values of a statement, before a dialect binds them: what is an array in PostgreSQL is a JSON text elsewhere.
+//! The values of a statement, before a dialect binds them. An array in PostgreSQL is a JSON text elsewhere.
 
 use std::time::{Duration, SystemTime};
 
@@ -55,7 +55,7 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// Microseconds since 1970; what is before counts as 1970.
+/// Microseconds since 1970; earlier times count as 1970.
 pub(crate) fn micros(time: SystemTime) -> i64 {
     span_micros(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }

@@ -98,7 +98,7 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// Where the database is, without any secret.
     #[doc(hidden)]
     fn endpoint(options: &ConnectOptions<Self>) -> String;
-    /// What tells the database apart from all others, from what it answered to `identity.sql`; none if nobody can tell.
+    /// A stable identity of the database, from the result of `identity.sql`; `None` if it has none.
     #[doc(hidden)]
     fn place(answer: String) -> io::Result<Option<String>> {
         Ok(Some(answer))
@@ -112,8 +112,8 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         statement_timeout: Duration,
     ) -> (ConnectOptions<Self>, PoolOptions<Self::Db>);
 
-    /// The settings of the connections on which we open transactions for a user: what he gave, and no more than it takes
-    /// to work beside our own.
+    /// The settings of connections on which the store opens transactions for a user: the user's own, and only as much
+    /// more as is needed beside the store's.
     #[doc(hidden)]
     fn user_connections(options: ConnectOptions<Self>) -> ConnectOptions<Self> {
         options
@@ -198,7 +198,7 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         lease: Duration,
     ) -> impl Future<Output = Result<Vec<<Self::Db as Database>::Row>, SqlxError>> + Send;
 
-    /// Tells whoever listens on the channel that there may be something to claim; only asked of those that
+    /// Notifies listeners on the channel that there may be something to claim; only called for dialects that
     /// [listen](Self::LISTENS).
     #[doc(hidden)]
     fn nudge(
@@ -209,9 +209,9 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// Rings the bell for all that is said on the channel, on a connection of this pool, until that is lost or the pool is
-    /// closed; only asked of those that [listen](Self::LISTENS). After this much quiet it asks the server whether the connection
-    /// still works.
+    /// Rings the bell for each notification on the channel, on a connection of this pool, until that is lost or the pool is
+    /// closed; only called for dialects that [listen](Self::LISTENS). After this much quiet it asks the server whether the
+    /// connection still works.
     #[doc(hidden)]
     fn listen(
         pool: &Pool<Self::Db>,
@@ -260,7 +260,7 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// A whole script for the database's own client.
     #[doc(hidden)]
     fn print(script: &Script) -> String;
-    /// Applies what is missing of a script, on a connection of its own, under a lock of the database's.
+    /// Applies the missing parts of a script, on a connection of its own, under a lock of the database's.
     #[doc(hidden)]
     fn migrate(
         options: &ConnectOptions<Self>,

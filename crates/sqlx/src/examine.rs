@@ -1,4 +1,5 @@
-//! Whether a database is set up so that posthaste's promises hold: what is looked at, and what is made of the answers.
+//! Checks whether a database is set up so that posthaste's promises hold: the checks, and the findings from their
+//! results.
 //!
 //! Every check is one statement of the database's and one pure function. Nothing here changes anything, and no check that fails, for
 //! a right that is missing, say, keeps the others from being made.
@@ -27,7 +28,7 @@ use crate::store::SqlStore;
 
 /// From how far on clocks that differ are worth a word, and from how far on they hurt.
 const CLOCKS_DIFFER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
-/// From which age on an open transaction hurts, and from which on it harms everybody.
+/// The ages from which on an open transaction is a warning and a danger.
 #[cfg(any(test, feature = "postgres", feature = "mysql"))]
 const TRANSACTION_IS_OLD: [Duration; 2] = [Duration::from_secs(5 * 60), Duration::from_secs(3600)];
 
@@ -37,7 +38,7 @@ type Rows = [Vec<Option<String>>];
 /// A look at one thing.
 #[derive(Clone, Copy)]
 pub struct Check {
-    /// What is looked at.
+    /// A check.
     name: &'static str,
     /// The statement that asks.
     sql: &'static str,
@@ -47,7 +48,7 @@ pub struct Check {
     judge: fn(&Subject, &Rows) -> Found,
 }
 
-/// What is examined.
+/// The examined store.
 pub(crate) struct Subject {
     prefix: String,
     indexes: Vec<Index>,
@@ -109,7 +110,7 @@ fn indexes(files: &Files, naming: &Naming) -> Vec<Index> {
     indexes
 }
 
-/// The indexes that are there, each with whether it can be used, compared with those that should be.
+/// The existing indexes, each with whether it is valid, compared with the expected ones.
 fn judge_indexes(subject: &Subject, rows: &Rows) -> Found {
     let usable = |name: &str| {
         let row = rows.iter().find(|row| row.first().and_then(Option::as_deref) == Some(name))?;

@@ -21,7 +21,7 @@ impl<D: Dialect> InboxStore for SqlStore<D> {
         connection: &mut <Self as TransactionalStore>::Connection,
         entry: &InboxEntry<'_>,
     ) -> Result<Once> {
-        // What a publisher says about its time must not stop anybody.
+        // A publisher's time, whatever it is, must not stop a consumer.
         let occurred = entry.occurred_at.map(|time| micros(time).min(MAX_TIME_MICROS));
         let args = [
             Arg::text(entry.consumer),

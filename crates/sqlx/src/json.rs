@@ -59,8 +59,9 @@ fn ends(ends: &[(MessageId, i16)]) -> String {
     Value::Array(ends.iter().map(|(id, end)| json!([hex(id.as_bytes()), end])).collect()).to_string()
 }
 
-/// How many of so many rows the next insert takes. Each size is a statement of its own, and costs far more to prepare than to run; on a
-/// user's connection ours must not push out his. So there are eleven sizes, and any batch is made of them.
+/// How many of so many rows the next insert takes. Each size is a statement of its own, and costs far more to prepare than to
+/// run; on a user's connection the store's statements must not displace the user's. So there are eleven sizes, and any batch
+/// consists of them.
 pub(crate) fn insert_rows(left: usize) -> usize {
     match left {
         0..=8 => left,

@@ -21,7 +21,7 @@ const PLACES: u32 = 4;
 /// How long to wait for the end of the connection, which may be silent.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Wakes whoever waits, and the next one to wait if nobody does.
+/// Wakes the waiting task, or else the next one that waits.
 #[derive(Debug, Default)]
 pub struct Bell {
     rung: AtomicU64,
@@ -37,7 +37,7 @@ impl Bell {
         self.notify.notify_waiters();
     }
 
-    /// Resolves once it has rung since somebody last heard it. A future that is dropped has heard nothing.
+    /// Resolves once it has rung since the last time. A dropped future does not consume a ring.
     pub(crate) async fn wait(&self) {
         // Made before the look, so that a ring in between is not missed.
         let next = self.notify.notified();
@@ -62,7 +62,7 @@ impl<D: Dialect> Listener<D> {
         bell: &Arc<Bell>,
         quiet: Duration,
     ) -> Self {
-        // Kept for as long as it lasts: a connection that is replaced for its age would lose what is said meanwhile.
+        // Kept for as long as it lasts: replacing a connection for its age would lose notifications meanwhile.
         let pool = PoolOptions::<D::Db>::new().max_connections(PLACES).max_lifetime(None).idle_timeout(None);
         let pool = pool.connect_lazy_with(connect);
         tokio::spawn(keep_listening::<D>(pool.clone(), channel, Arc::clone(bell), quiet));
@@ -77,7 +77,7 @@ impl<D: Dialect> Listener<D> {
 
 impl<D: Dialect> Drop for Listener<D> {
     fn drop(&mut self) {
-        // Marks the pool as closed, which ends the task; there is nobody to wait for the rest.
+        // Marks the pool as closed, which ends the task; nothing waits for the rest.
         drop(self.pool.close());
     }
 }
@@ -86,7 +86,7 @@ async fn keep_listening<D: Dialect>(pool: Pool<D::Db>, channel: String, bell: Ar
     let mut pause = FIRST_PAUSE;
     while !pool.is_closed() {
         let before = bell.rung.load(Ordering::SeqCst);
-        // An error is a reason to try again, and nothing else: whoever waits polls as well.
+        // After an error it only tries again: waiting tasks poll as well.
         drop(D::listen(&pool, &channel, &bell, quiet).await);
         if bell.rung.load(Ordering::SeqCst) != before {
             pause = FIRST_PAUSE;
@@ -107,7 +107,7 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(20), bell.wait()).await.is_ok()
     }
 
-    /// A ring is heard by whoever waits, else by the next; once. Futures that are dropped lose nothing.
+    /// A ring wakes a waiting task, or else the next one, once. Dropped futures lose no ring.
     #[tokio::test]
     async fn a_ring_is_heard_once_and_never_lost() {
         let bell = Arc::new(Bell::default());

@@ -15,7 +15,7 @@ use crate::store::SqlStore;
 
 /// A statement without an answer for this long may be waiting for a lock.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
-/// All statements that wait share what was found for this long.
+/// All waiting statements share a result for this long.
 const FRESH: Duration = Duration::from_millis(900);
 /// After a locked message, settlements do not wait for such a one for this long.
 const RECENT: Duration = Duration::from_secs(5);
@@ -72,7 +72,8 @@ impl<D: Dialect> SqlStore<D> {
         answer.map_err(|error| blame(self.wrap(operation, error), holder))
     }
 
-    /// The session that statements of this outbox wait for, from a look that all who wait share. Logs each look that finds one.
+    /// The session that statements of this outbox wait for, from a query that all waiting statements share. Logs each
+    /// query that finds one.
     async fn look_for_lock(&self, operation: &'static str) -> Option<Holder> {
         let mut last = self.last_look().0.lock().await;
         if let Some((at, holder)) = &*last

@@ -20,7 +20,7 @@ pub(crate) struct Script {
     pub(crate) naming: Naming,
     /// Numbered, and run once.
     pub(crate) migrations: Vec<(&'static str, String)>,
-    /// What is made again whenever its text has changed.
+    /// Objects that are created again whenever their text has changed.
     pub(crate) routines: Vec<String>,
     /// A mark of that text.
     pub(crate) routines_mark: String,

@@ -167,7 +167,7 @@ impl Dialect for MySql {
             let leases = leases_of(connection, statements, messages, birth).await?;
             return Ok(answers(messages, &leases, &[]));
         }
-        // Without a lock: outside of READ COMMITTED, a lock on what is not there stops other publishers.
+        // Without a lock: outside of READ COMMITTED, a lock on a missing row stops other publishers.
         let mut there = twins(connection, statements, messages, messages, "").await?;
         let mut fresh: Vec<NewMessage> = Vec::new();
         for message in messages {

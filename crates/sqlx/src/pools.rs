@@ -1,8 +1,8 @@
-//! The connections of a store, behind all its clones: made when they are needed, closed when the store rests, and made anew
-//! when its login changes.
+//! The connections of a store, behind all its clones: opened when they are needed, closed when the store rests, and
+//! replaced when its login changes.
 //!
-//! Nobody may notice that they were replaced. Whoever has a connection keeps it to the end of what he does; whoever waits for one
-//! gets one of the new pool. Nothing here sends a statement.
+//! Replacing them must go unnoticed. Borrowed connections stay valid until they are returned; waiting callers get a connection of
+//! the new pool. Nothing here sends a statement.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ use crate::options::StoreOptions;
 /// How long a rest waits for connections that are on their way back to their pool, or in use.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How old a connection may become before it is replaced, so that servers can free what they keep for it.
+/// How old a connection may become before it is replaced, so that servers can free its memory.
 const MAX_AGE: Duration = Duration::from_secs(30 * 60);
 /// How long a connection may be idle before it is checked: a round trip before every statement would double the cost of each.
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) enum Whose {
     /// Our own, with settings for a queue.
     Ours,
-    /// A user's, in transactions that we open for him, without these settings.
+    /// For users' transactions that the store opens, without these settings.
     Users,
 }
 
@@ -99,7 +99,7 @@ async fn answers<D: Dialect>(connection: &mut Connection<D>) -> bool {
 enum Origin<D: Dialect> {
     /// We make them.
     Made(Recipe<D>),
-    /// From a pool of somebody else's, which we never replace.
+    /// From a pool of the user's, which is never replaced.
     Given { pool: Pool<D::Db>, answer_timeout: Duration, listen: bool },
 }
 
@@ -118,7 +118,7 @@ struct Inside<D: Dialect> {
 /// The pools of a store, shared by all its clones.
 pub(crate) struct Pools<D: Dialect> {
     inside: Mutex<Inside<D>>,
-    /// Held for reading by those that close what was replaced.
+    /// Held for reading by tasks that close replaced pools.
     closing: Arc<RwLock<()>>,
     silences: Silences,
     channel: String,
@@ -180,7 +180,7 @@ impl<D: Dialect> Pools<D> {
         }
     }
 
-    /// The server has answered: whoever waits in vain from now on waits for others to end.
+    /// The server has answered: a caller that waits in vain from now on waits for other calls to end.
     pub(crate) fn was_reached(&self) {
         self.lock().reached.store(true, Ordering::Relaxed);
     }
@@ -215,7 +215,7 @@ impl<D: Dialect> Pools<D> {
         (inside.pool(whose), Arc::clone(&inside.reached))
     }
 
-    /// The answer to a caller; none if the pool was replaced under him, and he is to try the new one.
+    /// The answer to a caller; `None` if the pool was replaced meanwhile and the caller should try the new one.
     fn judge<T>(&self, reached: &AtomicBool, outcome: Result<T, SqlxError>) -> Option<Result<T, SqlxError>> {
         match outcome {
             Ok(_) => reached.store(true, Ordering::Relaxed),
@@ -247,7 +247,7 @@ impl<D: Dialect> Pools<D> {
         }
     }
 
-    /// Closes what is not in use, and what is in use when it comes back. Waits for that, but not for long.
+    /// Closes idle connections, and busy ones when they are returned. Waits for that, but not for long.
     pub(crate) async fn rest(&self) {
         let closing = {
             let mut inside = self.lock();
@@ -288,7 +288,7 @@ impl<D: Dialect> Pools<D> {
         }
         let (Ok(runtime), Ok(open)) = (Handle::try_current(), Arc::clone(&self.closing).try_read_owned())
         else {
-            // Nobody to do it: what is idle is dropped, what is in use closes when it comes back.
+            // Without a runtime: idle connections are dropped, busy ones close when they are returned.
             pools.iter().flatten().for_each(|pool| drop(pool.close()));
             return None;
         };
@@ -324,7 +324,7 @@ impl<D: Dialect> Pools<D> {
 
     /// Resolves when another process has said, or may have said, that there is something to claim.
     pub(crate) async fn wakeup(&self) {
-        // Before the look for a listener: a rest in between must see that somebody waits.
+        // Before checking for a listener: a rest in between must see that a task waits.
         let _waiting = Waiting::new(&self.waiting);
         if !self.hears() {
             std::future::pending::<()>().await;
@@ -342,7 +342,7 @@ impl<D: Dialect> Pools<D> {
         true
     }
 
-    /// Begins to listen, if that is wanted and nobody does.
+    /// Begins to listen, if that is wanted and no task does.
     fn listen(&self, inside: &mut Inside<D>) {
         let (connect, quiet) = match &inside.origin {
             Origin::Made(Recipe { listen: false, .. }) | Origin::Given { listen: false, .. } => return,
@@ -383,7 +383,7 @@ impl<D: Dialect> Inside<D> {
     }
 }
 
-/// Somebody who waits, until he is woken or gives up.
+/// A waiting task, until it is woken or gives up.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

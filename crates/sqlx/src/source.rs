@@ -1,4 +1,4 @@
-//! A database as somebody describes it who has many: by its URL and the settings of its store.
+//! A database as a description: its URL and the settings of its store.
 //!
 //! Making, comparing or showing a description connects to nothing, and shows no user and no password.
 
@@ -90,7 +90,7 @@ impl<D: Dialect> Source for Database<D> {
         SqlStore::lazy(self.connect.clone(), &self.options)
     }
 
-    /// True if the store is of the same server or file, database, schema, prefix and choice about what is done: then the login,
+    /// True if the store has the same server or file, database, schema, prefix and choice about done messages: then the login,
     /// TLS, the sizes of the pools, the time to wait for a connection and listening change.
     fn change(&self, store: &SqlStore<D>) -> Result<bool> {
         store.replace_connections(self.connect.clone(), &self.options)

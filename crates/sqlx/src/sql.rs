@@ -28,7 +28,7 @@ impl Statement {
     }
 }
 
-/// What is asked for most often, where that is another statement than the general one.
+/// Special statements for the most frequent calls, where they differ from the general ones.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "the others have none"))]
 pub(crate) struct Shortcuts<T> {

@@ -1,4 +1,4 @@
-//! A store over a SQL database: what is the same for all dialects, for workers and publishers.
+//! A store over a SQL database: the code that is the same for all dialects, for workers and publishers.
 //!
 //! No SQL is written here, and nothing is retried that runs in a transaction of the user's.
 
@@ -242,7 +242,7 @@ impl<D: Dialect> SqlStore<D> {
         self.0.pools.close().await;
     }
 
-    /// The same store with another choice about what is done; it shares the connections.
+    /// The same store with another choice about done messages; it shares the connections.
     #[must_use]
     pub fn keep_done(&self, keep: bool) -> Self {
         let Inner { pools, naming, statements, endpoint, last_look, lock_met, .. } = &*self.0;
@@ -462,7 +462,7 @@ impl<D: Dialect> SqlStore<D> {
         Ok(seqs.len() as u64)
     }
 
-    /// Makes what was parked behind these messages due again.
+    /// Makes the messages parked behind these due again.
     pub(crate) async fn unpark(
         &self,
         operation: &'static str,

@@ -1,5 +1,5 @@
-//! The options of a database URL: the drivers pass over those that they do not know, and a misspelt `sslmode` would connect in
-//! plain text. Nothing here shows a value, and no name that may be part of a password.
+//! The options of a database URL: the drivers ignore unknown ones, and a misspelt `sslmode` would connect in plain text.
+//! Nothing here shows a value, and no name that may be part of a password.
 
 use posthaste_core::{Error, ErrorKind, Result};
 

@@ -1,4 +1,4 @@
-//! What is looked at in MySQL and MariaDB.
+//! Checks for MySQL and MariaDB.
 
 use posthaste_core::Severity;
 

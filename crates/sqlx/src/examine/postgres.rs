@@ -1,4 +1,4 @@
-//! What is looked at in PostgreSQL.
+//! Checks for PostgreSQL.
 
 use posthaste_core::Severity;
 

@@ -1,4 +1,4 @@
-//! What is looked at in SQLite, and around its file.
+//! Checks for SQLite and its file.
 
 use std::path::Path;
 

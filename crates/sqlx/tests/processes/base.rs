@@ -1,8 +1,8 @@
 //! What these tests need of a database beyond the fixture of the stores' tests: names of columns, the journal's tables,
 //! and how to disconnect a case's own sessions.
 //!
-//! SQL here is put together from names and numbers of the tests' own; nothing of it may reach a session, schema or
-//! database of anybody else.
+//! SQL here is assembled from names and numbers of the tests' own; none of it may reach another session, schema or
+//! database.
 
 use std::str::FromStr as _;
 use std::time::Duration;

@@ -217,7 +217,7 @@ impl<D: Base> Case<D> {
         begun.elapsed()
     }
 
-    /// Compares what there is with what was promised.
+    /// Compares the state with the promises.
     pub async fn check(&self, what: &str, ledger: &Ledger, allowed: &Allowed) -> Figures {
         let picture = self.journal.picture().await;
         let suspects = picture.suspects();
@@ -240,8 +240,8 @@ pub fn allowed() -> Allowed {
         ("flaky", End { dead: None, attempts: 1, lease_losses: None, error: "" }),
         ("doomed", End { dead: Some(4), attempts: 0, lease_losses: None, error: "never" }),
     ];
-    // However slow a settlement is: no handler starts while a batch is gathered, one more batch may be under way, and those that
-    // run may still finish.
+    // However slow a settlement is: no handler starts while a batch is gathered, one more batch may be under way, and running
+    // ones may still finish.
     let unsettled = 2 * SETTLE_BATCH + CONCURRENCY;
     Allowed { concurrency: CONCURRENCY, unsettled, ends: ends.into(), ..Allowed::default() }
 }

@@ -1,7 +1,7 @@
 //! What must be true of the tables after a run, whatever happened in between; and proof that each check can fail.
 //!
-//! Pure. The business rows are the truth about what was committed; the journal is the truth about what was handed to
-//! handlers. Every check names the first violation that it finds.
+//! Pure. The business rows are the truth about commits; the journal is the truth about calls of handlers. Every check
+//! names the first violation that it finds.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -114,7 +114,8 @@ impl Picture {
         })
     }
 
-    /// I3: a message is there if, and only if, its business row is; what was acknowledged is there, what was refused is not.
+    /// I3: a message is there if, and only if, its business row is; an acknowledged one is there, a refused one is
+    /// not.
     pub fn atomic(&self, ledger: &Ledger) -> Verdict {
         let orders: HashSet<&str> = self.orders.iter().map(String::as_str).collect();
         let rows: HashSet<&str> = self.rows.iter().map(|row| row.id.as_str()).collect();
@@ -174,7 +175,8 @@ impl Picture {
         }
     }
 
-    /// I1: what is done was delivered, to the end of a handler; what is dead was delivered, too, or it could not be dead.
+    /// I1: a done message was delivered, to the end of a handler; a dead one was delivered, too, or it could not be
+    /// dead.
     pub fn no_loss(&self) -> Verdict {
         let begun: HashSet<&str> = self.deliveries.iter().map(|one| one.id.as_str()).collect();
         let finished: HashSet<&str> =
@@ -216,8 +218,8 @@ impl Picture {
     }
 
     /// I5: an attempt was delivered more than once only if a process that had begun it met with a fault, and each fault
-    /// explains no more than what was under way: as many as handlers run at a time, and what had been handled and was about
-    /// to be settled.
+    /// explains no more than the messages under way: as many as handlers run at a time, and messages that were handled and
+    /// about to be settled.
     pub fn bounded_duplicates(&self, allowed: &Allowed) -> Verdict<(u64, u64)> {
         let mut attempts: BTreeMap<(&str, u32), Vec<&Delivered>> = BTreeMap::new();
         for one in &self.deliveries {

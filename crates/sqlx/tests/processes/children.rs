@@ -36,7 +36,7 @@ impl Worker {
 
     /// Sends it a signal, by the name that `kill -s` knows.
     pub fn signal(&mut self, signal: &str) {
-        // The number cannot be anybody else's: a child that was not waited for keeps it.
+        // The number cannot belong to another process: a child that was not waited for keeps it.
         assert!(self.child.try_wait().unwrap().is_none(), "{} has ended already", self.name);
         send(signal, self.child.id());
     }

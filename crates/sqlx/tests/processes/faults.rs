@@ -13,7 +13,8 @@ use crate::case::{Case, GRACE, allowed, eventually, on, settings_with, short_lea
 use crate::children::Worker;
 use crate::worker::Orders;
 
-/// The lease of workers that sleep for longer than that: long enough for those that do not to renew theirs on a slow machine.
+/// The lease of workers that sleep for longer than that: long enough for the others to renew theirs on a slow
+/// machine.
 const SLEEPERS_LEASE: Duration = Duration::from_secs(6);
 
 on! {
@@ -46,7 +47,7 @@ async fn fault_free<D: Base>(case: &Case<D>) {
     for worker in workers {
         end(case, worker).await;
     }
-    // What the last of them gave back is for somebody who publishes nothing more.
+    // A worker that publishes nothing handles the messages that the last of them gave back.
     let _last = case.worker("c1");
     case.drained().await;
     let figures = case.check("without faults", &ledger, &allowed()).await;
@@ -66,8 +67,8 @@ async fn slow_handlers<D: Base>(case: &Case<D>) {
     assert_eq!(figures.duplicates, 0);
 }
 
-/// F-01: workers are killed one after the other and replaced. Duplicates are at most what was under way in those that were
-/// killed; nothing is lost, charged or out of order.
+/// F-01: workers are killed one after the other and replaced. Duplicates are at most the messages under way in killed
+/// workers; nothing is lost, charged or out of order.
 async fn kill_nine<D: Base>(case: &Case<D>) {
     let producers = case.producers();
     let mut workers = [case.hot_worker("a0"), case.hot_worker("b0")];
@@ -92,8 +93,8 @@ async fn kill_nine<D: Base>(case: &Case<D>) {
     case.check(&format!("kill -9, drained after {recovery:?}"), &ledger, &allowed).await;
 }
 
-/// F-02: a worker sleeps for longer than its lease and wakes up again. What others have taken over meanwhile it neither
-/// delivers nor settles; duplicates are at most what was under way when it fell asleep. F-03: at last all of them do. R17: it sleeps
+/// F-02: a worker sleeps for longer than its lease and wakes up again. What others have taken over meanwhile it neither delivers
+/// nor settles; duplicates are at most the messages under way when it fell asleep. F-03: at last all of them do. R17: it sleeps
 /// for longer than a handler may take, and no attempt is charged for that.
 async fn pause<D: Base>(case: &Case<D>) {
     let producers = case.producers();

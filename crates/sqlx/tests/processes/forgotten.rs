@@ -1,5 +1,5 @@
-//! F-04: a claim on PostgreSQL does not wait for the disk, and a crash of the server forgets it. Whoever made it is told so, and
-//! whoever has the message then has it at another epoch.
+//! F-04: a claim on PostgreSQL does not wait for the disk, and a crash of the server forgets it. The worker that made it gets an
+//! error, and the next holder has the message at another epoch.
 //!
 //! The server is the test's own.
 
@@ -38,7 +38,7 @@ async fn slow_claims_that_a_crash_forgets() {
     eventually("the server answers", answers).await;
     let users = Postgres::pool(&url, 1).await.unwrap();
     let mut connection = users.acquire().await.unwrap();
-    // Nobody but whoever commits brings the log to disk.
+    // Only commits flush the WAL to disk.
     for sql in [
         "alter system set wal_writer_delay = '10s'",
         "alter system set autovacuum = off",

@@ -102,7 +102,7 @@ fn consumer_process() {
     let orders: Orders = serde_json::from_str(&orders).unwrap();
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        // Whoever started this process is gone.
+        // The parent process is gone.
         std::process::exit(3);
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -157,7 +157,7 @@ async fn serve<D: Base>(orders: Orders) {
         drop(connection);
         match consumer.receive(&message, Tries::default()).await {
             Disposal::Ack => {}
-            // Again, and soon: nobody waits for a back-off here.
+            // Again, and soon, without a back-off.
             Disposal::Again { .. } => continue,
             dead @ Disposal::Dead(_) => panic!("{dead:?}"),
         }
@@ -180,7 +180,7 @@ async fn run<D: Base>(case: &Case<D>, sql: String) {
     D::run(&mut case.users.acquire().await.unwrap(), sql).await.unwrap();
 }
 
-/// A broker with messages that nobody has acted upon.
+/// A broker with unhandled messages.
 async fn broker<D: Base>(case: &Case<D>) -> Vec<MessageId> {
     let (counter, name) = (D::COUNTER, D::NAME_TYPE);
     run(case, format!("create table broker (message {name} not null primary key, acked integer not null)"))
@@ -220,13 +220,13 @@ async fn finish<D: Base>(case: &Case<D>, what: &str, messages: &[MessageId]) {
     }
 }
 
-/// Five processes in a row crash at the same point; what they leave behind is as if they had never been, or as if they had
+/// Five processes in a row crash at the same point; they leave the state as if they had never started, or as if they had
 /// finished.
 async fn crashes<D: Base>(case: &Case<D>, crash: Crash) {
     let messages = broker(case).await;
     for n in 1..=5 {
         assert_eq!(Process::start(&orders(case, crash)).ended().await, None, "{crash:?}");
-        // Two acked by each; the third is committed only by who came as far as that.
+        // Two acked by each; the third is committed only by a process that got as far as that.
         let effects = case.journal.number("count(*)", "effects").await.unwrap();
         assert_eq!(effects, if crash == Crash::BeforeAck { 3 * n } else { 2 * n }, "{crash:?}");
     }

@@ -13,7 +13,7 @@ use crate::base::Base;
 use crate::check::{Delivered, Picture, Row};
 use crate::fixture::Connection;
 
-/// Whoever writes into the tables, and reads them.
+/// Writes the tables of the tests, and reads them.
 pub struct Journal<D: Base> {
     pool: Pool<<D as Dialect>::Db>,
     /// Which process writes.

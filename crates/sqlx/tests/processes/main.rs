@@ -1,5 +1,5 @@
-//! The runtime as users run it: worker processes on real databases, killed, paused, restarted and poisoned, and what is
-//! left in the tables afterwards compared with what was promised (I1 to I6, I10 to I12, I15).
+//! The runtime as users run it: worker processes on real databases, killed, paused, restarted and poisoned, and the
+//! tables afterwards compared with the promises (I1 to I6, I10 to I12, I15).
 //!
 //! Every case has a schema, database or file of its own and processes of its own. Nothing here may signal, restart or
 //! disconnect anything that it did not start itself.

@@ -42,7 +42,7 @@ fn start<D: Base>(case: &Case<D>, name: &str, work_ms: u64) -> Worker {
     })
 }
 
-/// Those that leave the process alive: they cost attempts, or a thread, and nothing else.
+/// Messages that leave the process alive: they cost attempts, or a thread, and nothing else.
 async fn tame<D: Base>(case: &Case<D>) {
     let end = |dead, attempts, error| End { dead: Some(dead), attempts, lease_losses: Some(0), error };
     let mut allowed = allowed();
@@ -63,8 +63,8 @@ async fn tame<D: Base>(case: &Case<D>) {
     assert!(status.success(), "{status}");
 }
 
-/// One that blocks its thread while nothing else goes on. The runtime then has nobody who looks after timers and sockets
-/// (tokio's issue 4730), unless somebody wakes another thread.
+/// One that blocks its thread while nothing else goes on. No thread of the runtime then watches timers and sockets
+/// (tokio's issue 4730), unless another thread is woken.
 async fn stall<D: Base>(case: &Case<D>) {
     let mut allowed = allowed();
     let error = "[BUSINESS] the handler blocked its thread for longer than 3s";
@@ -141,7 +141,7 @@ async fn deadly<D: Base>(case: &Case<D>, topic: &'static str, innocents: usize, 
     }
     assert_eq!(deaths, 5);
     case.check(topic, &ledger, &allowed).await;
-    // Whoever lost two leases with the guilty one runs alone from then on, and loses no other.
+    // A message that lost two leases with the guilty one runs alone from then on, and loses no other.
     let suspects = case.journal.picture().await.suspects();
     assert!(suspects.keys().all(|losses| [1, 2, 5].contains(losses)) && suspects[&5] == 1, "{suspects:?}");
 }

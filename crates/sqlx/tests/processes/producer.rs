@@ -44,7 +44,7 @@ impl Producers {
                         break;
                     }
                     if producer.transact(n).await.is_err() {
-                        // What it was is in the tables, or is not. The next one is another.
+                        // Its outcome is in the tables. The next one has another id.
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                     tokio::time::sleep(pause).await;
@@ -55,7 +55,7 @@ impl Producers {
         Self { tasks: tasks.collect(), stop }
     }
 
-    /// Stops them, and answers what they know.
+    /// Stops them, and returns their records.
     pub async fn stop(self) -> Ledger {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Ledger::default();

@@ -1,7 +1,7 @@
 //! F-04: the database is restarted under load, fast and then as by a crash. Nothing is lost, charged or half-made, and
 //! delivery goes on by itself; how soon is said, and depends on the machine.
 //!
-//! The servers are the test's own; those that tests share are never restarted.
+//! The servers are the test's own; shared ones are never restarted.
 
 use std::time::Duration;
 

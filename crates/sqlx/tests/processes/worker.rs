@@ -53,7 +53,7 @@ fn worker_process() {
     let orders: Orders = serde_json::from_str(&orders).unwrap();
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        // Whoever started this process is gone.
+        // The parent process is gone.
         std::process::exit(3);
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();

@@ -59,7 +59,7 @@ async fn publish<D: Backend>(
     Ok(enqueued[0])
 }
 
-/// What a user does: his own row, and the message about it.
+/// A user's work: a business row, and the message about it.
 async fn work<D: Backend>(
     store: &SqlStore<D>,
     connection: &mut Connection<D>,
@@ -188,8 +188,8 @@ async fn one_connection<D: Backend>(url: &str) -> Pool<D::Db> {
     PoolOptions::new().max_connections(1).connect(url).await.unwrap()
 }
 
-/// Does the work again in a new transaction, as a user would who was not told what became of it: the business row if it
-/// is missing, and the very same message.
+/// Does the work again in a new transaction, as a user would after an unknown outcome: the business row if it is
+/// missing, and the very same message.
 async fn repeat<D: Backend>(fixture: &SqlFixture<D>, message: &NewMessage, is_stored: bool) {
     let mut tx = fixture.begin().await;
     if !is_stored {
@@ -318,7 +318,7 @@ async fn batch_in_a_lost_transaction<D: Backend>() {
 // ---------------------------------------------------------------- conflicts
 
 /// OBX-099, rule 5: two users publish the same two dedup keys in opposite order, and block each other. The database
-/// chooses one; he gets the conflict, nothing of it is tried again behind his back, and the other one goes on.
+/// chooses one; that user gets the conflict, posthaste retries nothing, and the other one goes on.
 async fn a_deadlock_is_the_users<D: Backend>() {
     let Some(fixture) = shop::<D>().await else { return };
     let (mut first, mut second) = (fixture.begin().await, fixture.begin().await);
@@ -349,9 +349,9 @@ async fn a_deadlock_is_the_users<D: Backend>() {
 }
 
 /// OBX-099: a transaction whose snapshot is older than a twin of its message. In READ COMMITTED it is told that the
-/// message is a duplicate. With a stricter level PostgreSQL may not show what was committed since the snapshot, and may
-/// not pass over it either, so it refuses (40001): the error is a conflict, the transaction is aborted, and it is the
-/// user's to roll back and to begin again. Nothing is retried on his behalf.
+/// message is a duplicate. At a stricter level PostgreSQL may neither show rows committed since the snapshot nor ignore
+/// them, so it refuses (40001): the error is a conflict, the transaction is aborted, and it is the user's to roll back
+/// and to begin again. posthaste retries nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_snapshot_older_than_a_twin() {
     let Some(fixture) = shop::<Postgres>().await else { return };

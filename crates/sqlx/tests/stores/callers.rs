@@ -115,7 +115,7 @@ async fn one_call<D: Backend>(
     outcome
 }
 
-/// What is there of the caller's: the numbers, and how many messages.
+/// The caller's committed state: its numbers, and how many messages.
 async fn left<D: Backend>(fixture: &SqlFixture<D>) -> (String, usize) {
     let (number, mine) = match D::NAME {
         "postgres" => ("n::text", "topic = 'mine'"),

@@ -1,8 +1,8 @@
-//! What a message costs, counted, and compared with what is stored in `costs.txt`: what becomes dearer fails, and what becomes
-//! cheaper fails as well, so that the next one cannot become dearer again unseen.
+//! The counted cost of a message, compared with `costs.txt`. A higher cost fails; a lower one fails as well, so that it cannot
+//! rise again unnoticed.
 //!
 //! Log records, buffers, rows, handler calls and steps of the virtual machine, all of one session's own, so that others at the
-//! same server do not disturb them. Never seconds. `POSTHASTE_UPDATE_DUMPS=1` stores what has changed anew.
+//! same server do not disturb them. Never seconds. `POSTHASTE_UPDATE_DUMPS=1` stores the changed ones.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ const BATCH: u32 = 1_000;
 const PAYLOAD_BYTES: usize = 256;
 const LEASE: Duration = Duration::from_secs(60);
 
-/// What is stored may differ from what is found by this part of it, or by this much per message.
+/// The stored and the measured value may differ by this part, or by this much per message.
 const TOLERANCE: f64 = 0.05;
 const SLACK: f64 = 0.02;
 
@@ -60,7 +60,7 @@ impl Figure {
         self.operation == other.operation && self.counted == other.counted
     }
 
-    /// Whether what is found is what is stored.
+    /// Whether the measured value matches the stored one.
     fn holds(&self, stored: &Self) -> bool {
         if self.counted.ends_with(AT_MOST) {
             return self.value <= stored.value;
@@ -126,7 +126,7 @@ fn written(sections: &[Section]) -> String {
     text
 }
 
-/// Compares a database's figures with what is stored for it, and tells what has changed.
+/// Compares a database's figures with the stored ones, and reports changes.
 fn changes(found: &Section, stored: Option<&Section>) -> Vec<String> {
     let Some(stored) = stored else {
         return vec![format!("{}: nothing is stored", found.title)];
@@ -164,7 +164,7 @@ fn changes(found: &Section, stored: Option<&Section>) -> Vec<String> {
     changes
 }
 
-/// What is to be stored: what is new or no longer holds, and the rest as it was, so that small steps do not add up.
+/// The values to store: new and changed ones, and the rest as it was, so that small steps do not add up.
 fn renewed(found: &Section, stored: Option<&Section>) -> Section {
     let stored = stored.filter(|stored| stored.title == found.title);
     let keep = |figure: &Figure| {
@@ -174,7 +174,7 @@ fn renewed(found: &Section, stored: Option<&Section>) -> Section {
     Section { title: found.title.clone(), figures: found.figures.iter().map(keep).collect() }
 }
 
-/// OBX-098: what a message costs is what is stored. One test for all databases, because they share the file.
+/// OBX-098: the cost of a message is the stored one. One test for all databases, because they share the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn costs_are_the_stored_ones() {
     let mut found = Vec::new();
@@ -231,7 +231,7 @@ fn dearer_and_cheaper_are_both_seen() {
     );
     assert_eq!(changed(9.0), ["PostgreSQL 15, claim of 1,000, buffers: 10.000 stored, 9.000 found: cheaper"]);
     assert_eq!(changes(&section(1.0), None), ["PostgreSQL 15: nothing is stored"]);
-    // What holds stays as it is stored; what does not is what was found; and what is written can be read.
+    // Matching values stay as stored, others get the measured value, and the written file can be read.
     for (found, kept) in [(10.4, 10.0), (11.0, 11.0)] {
         let renewed = renewed(&section(found), Some(&section(10.0)));
         let read = read(&written(&[renewed]));
@@ -277,7 +277,8 @@ where
 
 // ---------------------------------------------------------------- PostgreSQL
 
-/// A statement of the store, and two lists of arguments: those that count, and those with which it finds nothing to do.
+/// A statement of the store, and two lists of arguments: the measured ones, and ones with which it finds nothing to
+/// do.
 struct Probe {
     operation: &'static str,
     messages: u32,
@@ -350,7 +351,7 @@ fn pg_claim() -> Probe {
     }
 }
 
-/// Seqs and epochs, as arrays; those of nobody for an idle run.
+/// Seqs and epochs, as arrays; of no message for an idle run.
 fn pg_leases(leases: &[Lease]) -> [String; 2] {
     let list = |values: Vec<String>| format!("'{{{}}}'", values.join(","));
     [
@@ -426,10 +427,10 @@ async fn pg_run(session: &mut PgSession, probe: &Probe, args: &str) -> (Value, V
     (json[0]["Plan"].clone(), changed.collect())
 }
 
-/// What a statement costs at the least. A run that was taken back leaves dead rows, which are removed first, whoever else has a
-/// transaction open; that makes the session forget what it knew of the tables, and an idle run lets it learn that again. What others
-/// do to the catalogue meanwhile may still make it look there once more: so the lowest of several runs counts. In a page's first
-/// change since a checkpoint the whole page is logged: such a run does not count.
+/// The lowest cost of a statement. A run that was rolled back leaves dead tuples, which are removed first, even with other
+/// transactions open. That invalidates the session's caches, and an idle run fills them again. Changes of the catalogue by others
+/// may still cause another lookup, so the lowest of several runs counts. In a page's first change since a checkpoint the whole
+/// page is logged: such a run does not count.
 async fn pg_cost(session: &mut PgSession, probe: &Probe) -> Vec<Figure> {
     let Probe { operation, messages, .. } = *probe;
     let mut least: Option<Vec<(String, u64)>> = None;

@@ -1,6 +1,7 @@
 //! Cursors of PostgreSQL, where claims begin to read: they bound what a claim costs with any backlog in front, and hide no message.
 //!
-//! C1, C3 and C4 of the claim design. Costs are counted in buffers; an old transaction keeps what was delivered from being removed.
+//! C1, C3 and C4 of the claim design. Costs are counted in buffers; an old transaction keeps delivered messages from
+//! being removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ async fn fill(fixture: &PgFixture, topic: &str, count: usize) {
     fixture.run(fill).await;
 }
 
-/// What was delivered, and cannot be removed from the indexes.
+/// Delivered messages that cannot be removed from the indexes.
 async fn traces(fixture: &PgFixture, count: usize) {
     fill(fixture, "delivered", count).await;
     fixture.run("delete from outbox where topic = 'delivered'".to_owned()).await;
@@ -89,7 +90,7 @@ async fn bounded(fixture: &PgFixture, what: &str, empty: u64) {
     );
 }
 
-/// C3: what was delivered and cannot be removed yet.
+/// C3: delivered messages that cannot be removed yet.
 #[test]
 fn slow_delivered_ones_cost_nothing() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -103,7 +104,7 @@ fn slow_delivered_ones_cost_nothing() {
     });
 }
 
-/// C3: what is paused, and then resumed.
+/// C3: paused messages, then resumed.
 #[test]
 fn slow_paused_ones_cost_nothing() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -363,7 +364,7 @@ fn slow_the_first_and_the_last_priority() {
     });
 }
 
-/// C4: what is due behind many others that are due and cannot be taken is found by the next claim, of any client.
+/// C4: the next claim of any client finds a message behind many due ones that cannot be taken.
 #[test]
 fn due_ones_behind_others_are_found() {
     run(async |fixture: &Arc<PgFixture>| {

@@ -1,4 +1,4 @@
-//! Examinations and holders of locks, on the real servers: what is wrong is provoked, and found.
+//! Checks and holders of locks, on the real servers: faults are provoked, and found.
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ async fn sqlite_as_made() {
         .await;
 }
 
-/// What the server says is what is found.
+/// The finding matches the server's answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_are_the_servers() {
     if PgFixture::available() {
@@ -246,7 +246,7 @@ async fn message<D: Backend>(fixture: &SqlFixture<D>) -> MessageId {
     message.id()
 }
 
-/// Whoever locks a message's row is found by his session, and nobody once he has gone; nor for a message that is not there.
+/// The session that locks a message's row is found, and none once it has ended, nor for a message that is not there.
 async fn found<D: Backend>(lock: fn(MessageId) -> String, session: &str, is_named: fn(&str, &str) -> bool) {
     if !SqlFixture::<D>::available() {
         return;

@@ -1,7 +1,8 @@
 //! Fresh, empty stores on the real databases: a schema of its own in PostgreSQL, a database of its own in MySQL and
 //! MariaDB, a file of its own in SQLite.
 //!
-//! The servers are those that `cargo xtask test` or `cargo xtask servers` names, or the usual ones on this machine.
+//! The servers are the ones that `cargo xtask test` or `cargo xtask servers` names, or the usual ones on this
+//! machine.
 
 use std::marker::PhantomData;
 use std::path::Path;
@@ -68,7 +69,7 @@ pub fn url_of(name: &str, default: &str) -> String {
 /// The URL of a connection that can be read on its way; the driver encrypts where the server would have it so.
 pub fn in_the_clear(url: &str) -> String {
     let parameter = if url.starts_with("mysql") { "ssl-mode=disabled" } else { "sslmode=disable" };
-    // In front of what is there: some read their schema from the end.
+    // In front of the existing options: some read their schema from the end.
     match url.split_once('?') {
         Some((address, rest)) => format!("{address}?{parameter}&{rest}"),
         None => format!("{url}?{parameter}"),
@@ -84,7 +85,7 @@ pub fn unique() -> String {
     format!("t{}{}", &random[4..12], &random[20..])
 }
 
-/// Compares what was found with what is committed in this file of the crate. `POSTHASTE_UPDATE_DUMPS=1` writes the file.
+/// Compares the text with the committed file of the crate. `POSTHASTE_UPDATE_DUMPS=1` writes the file.
 pub fn is_committed(file: &Path, found: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os("POSTHASTE_UPDATE_DUMPS").is_some() {
@@ -143,7 +144,7 @@ impl<D: Backend> SqlFixture<D> {
         D::texts(&mut connection, sql.to_owned()).await.unwrap()
     }
 
-    /// Runs SQL, as somebody other than the store.
+    /// Runs SQL on a connection that is not the store's.
     pub async fn run(&self, sql: String) {
         let mut connection = self.users.acquire().await.unwrap();
         D::run(&mut connection, sql).await.unwrap();

@@ -112,7 +112,7 @@ async fn mysql_snapshot_older_than_the_row() {
     fixture.destroy().await;
 }
 
-/// INB-001: in SQLite a transaction that has read before somebody else wrote begins again.
+/// INB-001: in SQLite a transaction that read before another one wrote begins again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite_snapshot_older_than_the_row() {
     let Some(fixture) = shop::<Sqlite>().await else { return };
@@ -127,7 +127,7 @@ async fn sqlite_snapshot_older_than_the_row() {
     fixture.destroy().await;
 }
 
-/// INB-004: forgetting neither waits for what is being remembered, or has just been met again, nor holds it up.
+/// INB-004: pruning neither waits for rows that are being added, or were just found again, nor delays them.
 async fn forgetting_waits_for_nobody<D: Backend>() {
     let Some(fixture) = shop::<D>().await else { return };
     let (inbox, old, met, new) = (inbox(&fixture.store), received(), received(), received());
@@ -142,7 +142,7 @@ async fn forgetting_waits_for_nobody<D: Backend>() {
     let forgotten = fixture.store.forget("stock", HOUR, 1_000).await.unwrap();
     // PostgreSQL would wait for as long as the transaction is open, and MySQL for 50 s.
     assert!(begun.elapsed() < Duration::from_secs(40), "it waited for {:?}", begun.elapsed());
-    // On MySQL and MariaDB, whoever meets a row has a lock on it, and it is passed over.
+    // On MySQL and MariaDB, a transaction that finds a row has a lock on it, and pruning skips it.
     assert_eq!(forgotten, if D::NAME == "mysql" { 1 } else { 2 });
     assert_eq!(inbox.once(&mut tx, &received()).await.unwrap(), Once::First);
     fixture.commit(tx).await;
@@ -357,7 +357,7 @@ async fn a_consumers_work<D: Backend>(store: &SqlStore<D>, may_not: &[&str]) {
     }
 }
 
-/// OBX-123, INB-011: a consumer of PostgreSQL needs what `grants_sql` gives, and cannot read what is kept for audit.
+/// OBX-123, INB-011: on PostgreSQL, `grants_sql` gives a consumer enough, and it cannot read the audit columns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_rights_of_a_consumer() {
     if !PgFixture::available() {

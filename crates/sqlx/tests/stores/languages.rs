@@ -248,7 +248,7 @@ async fn whole_life_by_the_mariadb_client_alone() {
     }
 }
 
-/// Calls that are refused, and what is said; each reason once.
+/// Refused calls and their errors; each reason once.
 pub const POSTGRES_REFUSES: &[(&str, &str)] = &[
     ("select enqueue('', 'x')", "topic is empty"),
     ("select enqueue(null, 'x')", "topic is empty"),
@@ -436,7 +436,7 @@ async fn null_means_absent() {
     }
 }
 
-/// A blank is a value like others: only what is empty, or null, is none.
+/// A blank is a value like others: only empty text and null mean none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blank_is_a_value() {
     if PgFixture::available() {
@@ -556,8 +556,8 @@ async fn check_options<D: Backend>(fixture: &SqlFixture<D>) {
     assert!(fixture.store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap().is_empty());
 }
 
-/// INB-006, HOT-011: how long an outage may last, and which handlers are done, can be told from other languages; whoever
-/// does not tell them leaves both as they are.
+/// INB-006, HOT-011: how long an outage may last, and which handlers are done, can be given from other languages;
+/// without them, both stay as they are.
 async fn outages_and_handlers<D: Backend>(fixture: SqlFixture<D>, client: Client, calls: Calls) {
     fixture.store.enqueue(&[NewMessage::bytes("t", "x").build().unwrap()]).await.unwrap();
     let worker = WorkerId::new("w").unwrap();
@@ -851,7 +851,7 @@ async fn an_inbox_by_the_mariadb_client() {
     an_inbox_from_elsewhere(fixture, client, once, roll_back, forget, &refused).await;
 }
 
-/// Pauses from other languages: what is paused here is not claimed there, and the other way round.
+/// Pauses from other languages: topics paused here are not claimed there, and the other way round.
 async fn pauses_from_elsewhere<D: Backend>(
     fixture: SqlFixture<D>,
     client: Client,

@@ -22,7 +22,7 @@ use crate::fixture::{Backend, PgFixture};
 
 /// Longer than any case takes.
 const LEASE: Duration = Duration::from_secs(600);
-/// For how long whoever must wait is watched.
+/// How long a blocked call is observed.
 const A_WHILE: Duration = Duration::from_millis(300);
 /// So many that walking over them shows.
 pub const MANY: usize = 20_000;
@@ -105,7 +105,7 @@ fn a_claim_passes_by_another() {
     });
 }
 
-/// What is being taken cannot be buried.
+/// A message that is being claimed cannot be buried.
 #[test]
 fn a_burial_waits_for_a_claim() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -118,7 +118,7 @@ fn a_burial_waits_for_a_claim() {
     });
 }
 
-/// What is being taken does not expire.
+/// A message that is being claimed does not expire.
 #[test]
 fn an_expiry_passes_by_a_claim() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -154,7 +154,7 @@ fn what_lies_between_stays_leased() {
         ack_all(&store, &[all[3].clone(), all[5].clone()]).await;
         assert_eq!(leased().await, [2, 4, 6, 7, 8], "others");
         assert!(claim(&store, 9).await.is_empty(), "no other claim gets them");
-        // One of them is asked for twice, and another is gone: what is acked is what ends.
+        // One of them is acked twice, and another is gone: the acked messages end.
         let sql = format!(
             "select settled::text from settle('{{{0},{0},{1}}}', '{{{2},{2},{2}}}', '{{0,0,0}}', '{{0,0,0}}', '{{null,null,null}}', \
              '{{null,null,null}}', '{{9,9,9}}', false)",
@@ -304,7 +304,7 @@ fn two_renewals_at_once() {
     });
 }
 
-/// What is released is free, also if its lease was just cut in two by a renewal of a part.
+/// A released message is free, also if a renewal of a part has just split its lease.
 #[test]
 fn a_release_beside_a_partial_renewal() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -399,7 +399,7 @@ fn nothing_remains_of_a_lease() {
         // An ack that leaves others behind it leaves the lease as it is.
         let at = |n: usize| held[n].item.get();
         assert_eq!(fixture.texts(items).await, [format!("{}-{} {}-{}", at(0), at(0) + 1, at(4), at(5) + 1)]);
-        // One that somebody deleted by hand is nobody's for ever.
+        // A message that was deleted by hand has no holder, for ever.
         fixture.run(format!("delete from outbox where seq = {}", held[5].item.get())).await;
         fixture.advance(2 * LEASE).await;
         assert_eq!(store.reap(10).await.unwrap().ready, 1);
@@ -407,7 +407,7 @@ fn nothing_remains_of_a_lease() {
     });
 }
 
-/// Of a lease, only what was asked for is kept.
+/// Of a lease, only the renewed messages are kept.
 #[test]
 fn a_part_of_a_lease_is_kept() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -425,7 +425,7 @@ fn a_part_of_a_lease_is_kept() {
     });
 }
 
-/// A batch of two workers' messages says of each who did it.
+/// A batch of two workers' messages names each one's worker.
 #[test]
 fn each_is_done_by_its_worker() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -438,7 +438,7 @@ fn each_is_done_by_its_worker() {
     });
 }
 
-/// What is in a lease is not taken again, although messages around it are.
+/// Messages in a lease are not taken again, although messages around them are.
 #[test]
 fn leased_ones_among_ready_ones() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -487,7 +487,7 @@ fn a_suspect_among_clean_ones() {
     });
 }
 
-/// Where done messages are deleted, whoever guesses the next epoch deletes nothing.
+/// Where done messages are deleted, guessing the next epoch deletes nothing.
 #[test]
 fn only_what_is_held_is_deleted() {
     run(async |fixture: &Arc<PgFixture>| {

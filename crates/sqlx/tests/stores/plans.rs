@@ -1,10 +1,10 @@
 //! What the statements cost when the table is large: counted in buffers, in handler reads and in steps of the virtual
 //! machine, never in seconds.
 //!
-//! A queue's cost must depend on what is asked for, not on what has been done or will be due. So every case measures a
-//! small table, adds a million done messages in front of the ready ones and a hundred thousand scheduled ones, and
-//! measures again. The order matters: done messages are older than ready ones, and a plan that walks the primary key
-//! from its beginning is cheap only as long as they are not.
+//! A queue's cost must depend on the request, not on done or scheduled messages. So every case measures a small table,
+//! adds a million done messages in front of the ready ones and a hundred thousand scheduled ones, and measures again.
+//! The order matters: done messages are older than ready ones, and a plan that walks the primary key from its
+//! beginning is cheap only as long as they are not.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ fn buffers(node: &Value) -> u64 {
     of("Hit") + of("Read") + of("Dirtied")
 }
 
-/// All that the statement touched. A change that nobody reads from runs after the rest, and is not in its total.
+/// All that the statement touched. A change whose result is not read runs after the rest, and is not in its total.
 fn touched(plan: &Value) -> u64 {
     let all = nodes(plan);
     let read: HashSet<&str> = all.iter().filter_map(|node| node["CTE Name"].as_str()).collect();
@@ -161,7 +161,7 @@ fn touched(plan: &Value) -> u64 {
     buffers(plan) + all.iter().filter(unread).map(|node| buffers(node)).sum::<u64>()
 }
 
-/// What was read where, for a reader of a failure.
+/// The reads of each table, for a failure message.
 fn scans(plan: &Value) -> Vec<String> {
     let all = nodes(plan);
     let scans = all.iter().filter(|node| node["Relation Name"] == "outbox" && node["Operation"].is_null());
@@ -210,8 +210,8 @@ async fn pg_cost_in(connection: &mut PoolConnection<sqlx_postgres::Postgres>, pr
     cost
 }
 
-/// What was deleted or moved before must not be counted now. An index forgets it when it is next read, unless a transaction of
-/// somebody else, of another test say, is older: those are waited for.
+/// Rows deleted or moved before must not count now. The next read of an index removes their entries, unless another
+/// transaction, of another test for example, is older: the test waits for those.
 async fn pg_bury_the_dead(fixture: &PgFixture) {
     let now = fixture.texts("select pg_current_xact_id()::xid::text").await.remove(0);
     let older = format!(
@@ -340,7 +340,7 @@ async fn slow_postgres_costs_do_not_grow_with_the_table() {
 async fn pg_nested_loops(url: &str, options: &StoreOptions) -> PgStore {
     let off = ["hashjoin", "mergejoin", "material", "hashagg", "sort", "seqscan", "bitmapscan", "memoize"];
     let off = off.map(|name| format!("enable_{name}"));
-    // What is switched off counts as very expensive, and what is expensive would be compiled, for seconds.
+    // Disabled plan types count as very expensive, and expensive plans would be compiled, for seconds.
     let settings = off.into_iter().chain(["jit".to_owned()]).map(|name| (name, "off"));
     let connect = url.parse::<PgConnectOptions>().unwrap().options(settings);
     let pool = PoolOptions::new().max_connections(1).connect_with(connect).await.unwrap();
@@ -670,7 +670,7 @@ fn sqlite_check_plan(plan: &[(i64, i64, String)]) {
     let has = |wanted: &str| plan.iter().any(|(_, _, step)| step.contains(wanted));
     assert!(has("SEARCH o USING INDEX posthaste_outbox_ready (priority=? AND due_at<?)"), "{plan:#?}");
     assert!(has("posthaste_outbox_key (key=? AND seq<?)"), "{plan:#?}");
-    // Nothing is walked from end to end but the index of suspects and what is paused, of which there are few.
+    // Only the index of suspects and the table of pauses are read in full, and both are small.
     for (_, _, step) in plan {
         let walks = ["SCAN posthaste_outbox", "SCAN o", "SCAN e"].iter().any(|scan| step.starts_with(scan));
         let few = ["posthaste_outbox_suspect", "posthaste_outbox_pause"];

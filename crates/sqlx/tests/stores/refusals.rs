@@ -1,4 +1,4 @@
-//! What goes wrong outside of our code: each gets an error that names what was wrong and what to do, and no secret.
+//! Failures outside of posthaste: each gets an error that names the cause and the remedy, and no secret.
 
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ async fn impossible_settings() {
     );
 }
 
-/// A write lock that somebody else holds for long is a busy database, not a broken one.
+/// A write lock that another connection holds for long means a busy database, not a broken one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_write_lock() {
     let fixture = SqliteFixture::create().await;

@@ -90,7 +90,7 @@ async fn every_role_may_do_this_and_no_more() {
         return;
     }
     let fixture = PgFixture::create().await;
-    // One join and one message, so that what is asked about them is answered.
+    // One join and one message, so that calls about them return something.
     fixture.run("select start_join(1, join_id => '0198c7a1-0000-7000-8000-00000000000c')".to_owned()).await;
     fixture.run("select enqueue('t', 'x', dedup_key => 'once')".to_owned()).await;
     let stranger = format!("{}_stranger", unique());

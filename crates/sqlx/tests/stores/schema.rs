@@ -31,7 +31,7 @@ trait Schema: Backend {
     /// A row as one text: these columns, none of them null to the reader.
     fn row(columns: &[&str]) -> String;
 
-    /// Runs a script as a person with a tool of his own would.
+    /// Runs a script as a user's own migration tool would.
     async fn apply(fixture: &SqlFixture<Self>, script: &str);
 }
 
@@ -142,7 +142,7 @@ async fn works<D: Schema>(store: &SqlStore<D>) {
     assert_eq!(claimed.iter().map(|message| message.id).collect::<Vec<_>>(), [message.id()]);
 }
 
-/// OBX-109: nothing is created unless it is asked for, and what is missing is said with what to do.
+/// OBX-109: nothing is created unless you ask for it, and the error for a missing schema has a remedy.
 async fn only_when_asked<D: Schema>() {
     let fixture = SqlFixture::<D>::bare().await;
     for error in [
@@ -213,7 +213,7 @@ async fn newer_is_refused<D: Schema>() {
     fixture.destroy().await;
 }
 
-/// What is printed for people with a tool of their own makes the same tables.
+/// The printed script for other migration tools creates the same tables.
 async fn printed_is_the_same<D: Schema>() {
     let (fixture, other) = (SqlFixture::<D>::bare().await, SqlFixture::<D>::create().await);
     let script = SqlStore::<D>::migration_sql(&fixture.options).unwrap();
@@ -228,7 +228,7 @@ async fn printed_is_the_same<D: Schema>() {
     other.destroy().await;
 }
 
-/// OBX-119: the schema is the committed one. `POSTHASTE_UPDATE_DUMPS=1` writes it anew.
+/// OBX-119: the schema is the committed one. `POSTHASTE_UPDATE_DUMPS=1` rewrites it.
 async fn dump_is_committed<D: Schema>() {
     let fixture = SqlFixture::<D>::create().await;
     let found = tables(&fixture).await.join("\n") + "\n";
@@ -315,7 +315,7 @@ async fn prefixes_are_apart<D: Schema>() {
     fixture.destroy().await;
 }
 
-/// RMQ-011: what is archived is the whole row, with what operators did to it; what is pruned takes its history along.
+/// RMQ-011: the archive has the whole row, with its history; pruning removes a message's history with it.
 async fn archived_whole<D: Schema>() {
     const COLUMNS: [&str; 30] = [
         "seq",

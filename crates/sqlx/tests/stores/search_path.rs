@@ -193,8 +193,8 @@ async fn whole_life(store: &PgStore) {
     store.examine().await.unwrap();
 }
 
-/// Every routine says where it looks for names; and those that run queries, which take a millisecond, never compile them first,
-/// which takes a hundred.
+/// Every routine pins its search path. Routines that run queries, which take a millisecond, never compile them first, which
+/// takes a hundred.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_routine_pins_its_settings() {
     if !PgFixture::available() {

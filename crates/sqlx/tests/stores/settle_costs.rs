@@ -1,4 +1,4 @@
-//! What others cost whoever settles: joins, if his messages are in none, and what else is leased. Counted in buffers, in handler reads
+//! What a settlement pays for others: joins, if its messages are in none, and other leases. Counted in buffers, in handler reads
 //! and in steps of the virtual machine.
 //!
 //! A settlement of five hundred messages that are in no join is measured in a database without joins, where it may cost no
@@ -95,7 +95,7 @@ fn pg_messages_alone(fixture: &PgFixture) -> String {
     function.replace("/*:*/", &format!("{schema}."))
 }
 
-/// JOIN-033, OBX-089: messages that are in no join cost what they cost before there were joins.
+/// JOIN-033, OBX-089: messages that are in no join cost the same as without any joins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_settles_the_joinless_at_no_cost() {
     if !PgFixture::available() {

@@ -1,7 +1,7 @@
 //! What stores need to be one of many: they rest, tell which queue they are, and go on with another login.
 //!
-//! Connections are counted where they cannot hide: at the server, and among the open files of this process. What is waited for
-//! has a deadline.
+//! Connections are counted where they cannot hide: at the server, and among the open files of this process. Every wait has a
+//! deadline.
 
 use std::future::poll_fn;
 use std::path::Path;
@@ -37,7 +37,7 @@ trait Tenant: Backend {
     async fn drop_login(fixture: &SqlFixture<Self>, name: &str);
     /// How many connections such a login has open; where there are none, how many files.
     async fn open(fixture: &SqlFixture<Self>, name: &str) -> usize;
-    /// Who it is on this connection.
+    /// The user of this connection.
     const WHO: &'static str;
 }
 
@@ -99,7 +99,7 @@ impl Tenant for Sqlite {
     const WHO: &'static str = "select 'nobody'";
 
     async fn login(fixture: &SqliteFixture, _: &str) -> String {
-        // Nobody else has the file open from now on.
+        // No other process has the file open from now on.
         fixture.store.close().await;
         fixture.users.close().await;
         fixture.url.clone()
@@ -202,7 +202,7 @@ async fn rest_closes_connections<D: Tenant>() {
     fixture.destroy().await;
 }
 
-/// A store over a pool of somebody else's leaves his connections alone.
+/// A store over a user's pool leaves the pool's connections alone.
 async fn a_given_pool_is_left_alone<D: Tenant>() {
     if !SqlFixture::<D>::available() {
         return;
@@ -252,7 +252,7 @@ impl Work {
         Self { tasks, rounds, stop }
     }
 
-    /// Until somebody has done something more.
+    /// Until the next call.
     async fn goes_on(&self) {
         let before = self.rounds.load(Ordering::SeqCst);
         let deadline = Instant::now() + PATIENCE;
@@ -278,7 +278,7 @@ impl Work {
     }
 }
 
-/// Nobody notices that a store rests in the middle of his work.
+/// A store that rests in the middle of its callers' work goes unnoticed.
 async fn rest_harms_nobody<D: Tenant>() {
     if !SqlFixture::<D>::available() {
         return;
@@ -297,8 +297,8 @@ async fn rest_harms_nobody<D: Tenant>() {
     fixture.destroy().await;
 }
 
-/// A store goes on with another login while it is at work: no call fails, what is under way ends as it began, what comes
-/// later has the new one.
+/// A store goes on with another login while it is at work: no call fails, calls under way end with the old one, later
+/// calls have the new one.
 async fn another_login_takes_over<D: Tenant>() {
     if !SqlFixture::<D>::available() {
         return;
@@ -331,7 +331,7 @@ async fn another_login_takes_over<D: Tenant>() {
     assert!(D::open(&fixture, &names[1]).await > 0);
     work.end(&store, 2).await;
 
-    // The first one's password no longer counts: nobody uses it.
+    // The first one's password no longer matters: it is not used.
     D::drop_login(&fixture, &names[0]).await;
     store.check().await.unwrap();
     store.close().await;
@@ -347,7 +347,7 @@ async fn a_wrong_login_is_told<D: Tenant>() {
     let fixture = SqlFixture::<D>::create().await;
     let name = unique();
     let right = described(&fixture, &D::login(&fixture, &name).await);
-    // PostgreSQL may trust whoever comes from this machine: not, if it does not know him.
+    // PostgreSQL may trust connections from this machine, but not of an unknown user.
     let wrong = described(&fixture, &url_as(&fixture.url, &unique(), "wr0ng"));
     let store = right.open().unwrap();
     for _ in 0..2 {
@@ -369,7 +369,8 @@ fn unless_unavailable<T>(outcome: posthaste_core::Result<T>) -> Option<T> {
     outcome.map_err(|error| assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}")).ok()
 }
 
-/// Whoever rests, changes and calls while the store is closed is told that it is closed, if anything, and keeps nobody waiting.
+/// Rests, changes and calls while the store is closed fail with "closed", if at all, and keep no other caller
+/// waiting.
 async fn closing_is_for_good<D: Tenant>() {
     if !SqlFixture::<D>::available() || !can_be_counted::<D>() {
         return;
@@ -423,7 +424,8 @@ async fn closing_is_for_good<D: Tenant>() {
     fixture.destroy().await;
 }
 
-/// Whoever waits when it is closed waits until it is: also for what a rest or a change had begun to close.
+/// A caller that waits for the close waits until it is done, including connections that a rest or a change had begun
+/// to close.
 async fn close_waits_for_what_was_replaced<D: Tenant>() {
     if !SqlFixture::<D>::available() {
         return;
@@ -501,7 +503,7 @@ on! {
         closing_is_for_good, close_waits_for_what_was_replaced, another_queue_is_another_store;
 }
 
-/// The listener's connection goes with a rest if nobody waits for it, and follows a change of the login if somebody does.
+/// A rest closes the listener's connection if no task waits for it; a change of the login replaces it if one does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_listener_rests_and_follows() {
     if !PgFixture::available() {
@@ -523,7 +525,7 @@ async fn the_listener_rests_and_follows() {
     store.rest().await;
     until(0, async || open(&names[0]).await).await;
 
-    // One who waits keeps it, and hears after a change of the login what is said then.
+    // A waiting task keeps it, and gets notifications after a change of the login.
     assert!(wakes(&store).await, "it begins again");
     let mut waiting = std::pin::pin!(store.wakeup());
     let mut waits = async || poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
@@ -558,8 +560,8 @@ async fn identity<D: Tenant>(url: &str, options: &StoreOptions) -> String {
     identity
 }
 
-/// One queue has one identity under every name of its server and for everybody who may connect; other schemas, prefixes and
-/// databases have others, and so has a copy.
+/// One queue has one identity under every name of its server and for every user; other schemas, prefixes and databases have
+/// others, and so has a copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_identity_of_postgres() {
     if !PgFixture::available() {
@@ -616,7 +618,7 @@ async fn the_identity_of_mysql() {
     let database = fixture.url.rsplit('/').next().unwrap();
     let nobody = unique();
     fixture.run(format!("create user '{nobody}'@'%' identified by '{SECRET}'")).await;
-    // The least that lets somebody choose the database.
+    // The least right that lets a user choose the database.
     fixture.run(format!("grant select on {database}.posthaste_outbox_version to '{nobody}'@'%'")).await;
     let as_nobody = url_as(&fixture.url, &nobody, SECRET);
     let options = StoreOptions::tenant();
@@ -636,7 +638,7 @@ async fn the_identity_of_mysql() {
     other.destroy().await;
 }
 
-/// A file is one by all its names, a copy is another, and a database in memory is nobody's.
+/// A file is one by all its names, a copy is another, and a database in memory has no identity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_identity_of_sqlite() {
     let folder = tempfile::TempDir::new().unwrap();
@@ -692,7 +694,7 @@ fn opening_connects_to_nothing() {
     assert!(!file.exists());
 }
 
-/// A server that refuses, and one that never answers, are told as what they are, in the time that was given.
+/// A server that refuses, and one that never answers, get the right error within the configured time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreachable_server_is_told_in_time() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -727,7 +729,7 @@ async fn unreachable<D: Tenant>(source: Database<D>, timeout: Duration) {
     store.close().await;
 }
 
-/// Descriptions tell where and how, and neither who nor with which password.
+/// Descriptions show address and options, but neither user nor password.
 #[test]
 fn descriptions_show_no_secret() {
     let source = PgDatabase::new(format!("postgres://ada:{SECRET}@db.example:6543/shop")).unwrap();
@@ -755,7 +757,7 @@ fn descriptions_show_no_secret() {
     }
 }
 
-/// Equal is what has the same URL and the same settings.
+/// Descriptions are equal if they have the same URL and the same settings.
 #[test]
 fn descriptions_are_compared_by_url_and_settings() {
     let source = |url: &str| PgDatabase::new(url).unwrap();

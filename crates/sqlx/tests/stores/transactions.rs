@@ -18,7 +18,7 @@ async fn stored<D: Backend>(fixture: &SqlFixture<D>) -> usize {
     fixture.store.list(&posthaste_core::Filter::default(), None, 100).await.unwrap().records.len()
 }
 
-/// A user finds the settings of his database, not those of our own connections.
+/// A user's transaction has the settings of the database, not those of the store's own connections.
 async fn settings_are_the_users<D: Backend>() {
     if !SqlFixture::<D>::available() {
         return;
@@ -75,7 +75,7 @@ async fn pools_are_apart<D: Backend>() {
     fixture.destroy().await;
 }
 
-/// I3: the answer to the commit is lost: nobody can know, and the error says so; it had taken place.
+/// I3: the answer to the commit is lost: the error says that the outcome is unknown; the commit had taken place.
 async fn a_lost_commit_is_unknown<D: Backend>() {
     if !SqlFixture::<D>::available() {
         return;

@@ -1,4 +1,4 @@
-//! Turns of jobs when the database's clock is put back, which no fixture can do but by moving what is stored.
+//! Turns of jobs when the database's clock is put back, which a fixture can only imitate by moving stored times.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use posthaste_testkit::Fixture;
 
 use crate::fixture::{Backend, SqlFixture};
 
-/// F-09: a turn that was taken an hour from now does not keep everybody waiting for an hour.
+/// F-09: a turn whose time lies an hour ahead does not keep other processes waiting for an hour.
 async fn of_a_clock_that_was_put_back<D: Backend>() {
     if !SqlFixture::<D>::available() {
         return;

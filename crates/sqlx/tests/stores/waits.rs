@@ -128,7 +128,7 @@ async fn sqlite_times_begin_after_the_wait() {
     a_deferral::<Sqlite>("select 1").await;
 }
 
-/// One statement that claims again and again, as a loop in PL/pgSQL does, sees what was published after it began.
+/// One statement that claims again and again, as a loop in PL/pgSQL does, sees messages published after it began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loop_in_one_statement_sees_newer_messages() {
     if !SqlFixture::<Postgres>::available() {

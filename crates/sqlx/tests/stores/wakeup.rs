@@ -1,6 +1,6 @@
-//! Notifications of PostgreSQL: who is woken by a nudge, and what becomes of it when connections are lost.
+//! Notifications of PostgreSQL: which task a nudge wakes, and what becomes of it when connections are lost.
 //!
-//! What is waited for here has a deadline; that nothing comes is waited for briefly, and only where it cannot come late.
+//! Every wait has a deadline. Tests that expect no notification wait briefly, and only where it cannot come late.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ async fn instance(fixture: &PgFixture) -> PgStore {
     PgStore::connect_with(&url, &fixture.options).await.unwrap()
 }
 
-/// A store that listens by now: whoever begins to is woken once, for what he may have missed.
+/// A store that listens by now: a new listener is woken once, for notifications that it may have missed.
 async fn listening(fixture: &PgFixture) -> PgStore {
     let store = instance(fixture).await;
     assert!(wakes(&store, PATIENCE).await, "it does not listen");
@@ -84,7 +84,7 @@ async fn a_nudge_wakes_other_instances() {
     let clone = store.keep_done(false);
     assert!(!wakes(&store, Duration::from_millis(200)).await, "nobody said anything");
     for _ in 0..3 {
-        // Nobody waits: it is remembered for the next who does, and for him alone.
+        // No task waits: the nudge is kept for the next one that does, and only for that one.
         fixture.store.nudge().await.unwrap();
         assert!(wakes(&store, PATIENCE).await);
     }
@@ -100,7 +100,7 @@ async fn a_nudge_wakes_other_instances() {
         assert!(task.await);
     }
     assert_eq!(listeners(&fixture).await.len(), 1);
-    // A nudge that nobody hears is no error.
+    // A nudge without a listener is no error.
     store.close().await;
     fixture.store.nudge().await.unwrap();
     fixture.destroy().await;
@@ -202,7 +202,7 @@ async fn on_a_connection_of_its_own_or_not_at_all() {
     fixture.destroy().await;
 }
 
-/// The others have no notifications: to nudge is harmless, and nobody is woken.
+/// The others have no notifications: a nudge is harmless, and wakes no task.
 async fn silent<D: crate::fixture::Backend>(store: &SqlStore<D>) {
     store.nudge().await.unwrap();
     assert!(!wakes(store, Duration::from_millis(100)).await);

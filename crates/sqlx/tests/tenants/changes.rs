@@ -1,4 +1,5 @@
-//! Tenants of one PostgreSQL server that appear, vanish, change their login and come back, while everybody publishes.
+//! Tenants of one PostgreSQL server that appear, vanish, change their login and come back, during constant
+//! publishing.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +46,7 @@ impl Home {
     }
 }
 
-/// The server, with what was made there.
+/// The server, with the objects created there.
 struct Town {
     kind: Kind,
     admin: Admin<Postgres>,
@@ -166,7 +167,7 @@ struct Published {
 async fn produce(tenants: Tenants, home: Home, published: Arc<Published>, stop: Arc<AtomicBool>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     while !stop.load(Ordering::SeqCst) {
-        // Asking for what is not there would be a discovery each time.
+        // Asking for an unknown tenant would start a discovery each time.
         if !matches!(state(&tenants, &home.key), Some(TenantState::Running | TenantState::Failing { .. })) {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
@@ -183,7 +184,7 @@ async fn produce(tenants: Tenants, home: Home, published: Arc<Published>, stop: 
         published.places.lock().unwrap().insert(id, home.key.clone());
         let mut tx = outbox.begin().await.unwrap();
         if random.bool() {
-            // By the hot path, or, as in a transaction of somebody else's, by the cold one.
+            // By the hot path, or, as in a transaction that the user opened, by the cold one.
             tx.publish(message).await.unwrap();
         } else {
             outbox.publish(&mut *tx, message).await.unwrap();
@@ -290,7 +291,7 @@ impl Script {
         self.listed.insert(n, login);
     }
 
-    /// Ends the reign of whoever a tenant's connections had, before anything is changed about it.
+    /// Ends the sessions of a tenant's old login before anything is changed about it.
     async fn before_change(&mut self, n: usize) {
         let now = self.town.now().await;
         let key = &self.town.homes[n].key;
@@ -306,7 +307,7 @@ impl Script {
         self.put(n, login);
         let (town, key) = (Arc::clone(&self.town), self.town.homes[n].key.clone());
         let login = town.logins[login].clone();
-        // What is under way ends as it began: until then there are connections of both.
+        // Calls under way end with the old login: until then there are connections of both.
         eventually(&format!("{key} is reached by {login} alone"), async || {
             let open = town.connections(&key).await;
             !open.is_empty() && open.iter().all(|(by, _)| *by == login)
@@ -384,7 +385,7 @@ async fn come_and_go(kind: Kind) {
     let absences = absences.await.unwrap();
     watching.await.unwrap();
 
-    // Everybody once more: what was written meanwhile is delivered.
+    // All tenants once more: messages written meanwhile are delivered.
     for n in 0..TENANTS {
         if !script.listed.contains_key(&n) {
             script.put(n, 0);
@@ -447,8 +448,8 @@ async fn come_and_go(kind: Kind) {
     Arc::into_inner(town).unwrap().destroy().await;
 }
 
-/// OBX-075, OBX-077, OBX-078, OBX-079: schemas of one database that come, go and change their login, while everybody publishes: no
-/// message is lost, made up, handled twice, or handled while its tenant is gone.
+/// OBX-075, OBX-077, OBX-078, OBX-079: schemas of one database that come, go and change their login, during constant publishing:
+/// no message is lost, made up, handled twice, or handled while its tenant is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_tenants_come_and_go_on_postgres_as_schemas() {
     come_and_go(Kind::Schema).await;

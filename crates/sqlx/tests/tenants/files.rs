@@ -121,7 +121,8 @@ impl Handles {
             while !stop.load(Ordering::SeqCst) {
                 let (at, mut open) = (Instant::now(), open_files(&folder));
                 if open > CONNECTIONS * HANDLES {
-                    // The list is not read at one moment: what is closed and opened meanwhile may be in it both.
+                    // The list is not read at one moment: a file that is closed and another that is opened meanwhile
+                    // may both be in it.
                     open = open.min(open_files(&folder)).min(open_files(&folder));
                 }
                 counted.lock().unwrap().push((at, open));
@@ -179,7 +180,7 @@ fn fair(what: &str, waits: impl IntoIterator<Item = Duration>) {
 }
 
 /// F-17, OBX-066, OBX-070, OBX-071: of 1,000 files, of which 10 are corrupt or missing, all others are delivered, once, in turns
-/// that nobody waits for much longer than others do, and on no more file handles than 64 connections have.
+/// of similar waiting times, and on no more file handles than 64 connections have.
 #[test]
 fn slow_a_thousand_files() {
     listened(Level::INFO, async |logs| {

@@ -39,7 +39,7 @@ impl<D: Backend> Member<D> {
         D::run(connection, "insert into business values (1)".to_owned()).await.unwrap();
     }
 
-    /// Publishes in transactions of its own, one of which is rolled back; answers with what is to be handled.
+    /// Publishes in transactions of its own, one of which is rolled back; returns the messages to expect.
     async fn publish(&self, tenants: &Tenants) -> Vec<MessageId> {
         let outbox = tenants.outbox::<SqlStore<D>>(D::NAME).await.unwrap();
         let mut published = Vec::new();
@@ -68,7 +68,7 @@ impl<D: Backend> Member<D> {
         published
     }
 
-    /// Everything of the topic that is stored: what was published, and the continuation.
+    /// All stored messages of the topic: the published ones, and the continuation.
     async fn stored(&self, published: &[MessageId]) -> Vec<MessageId> {
         let stored = stored(&self.0.store, &Topics::of(["t"]).unwrap()).await;
         let stored: Vec<MessageId> = stored.into_iter().map(|record| record.message.id).collect();
@@ -157,7 +157,7 @@ fn mixed_dialects() {
             assert_eq!(handled, expected, "of {key}");
         }
 
-        // An outbox is made once, and is of the type of its store; what nobody knows is an error that names it.
+        // An outbox is created once, with the type of its store; an unknown key is an error that names it.
         let (one, again) = (tenants.outbox::<SqlStore<Sqlite>>(Sqlite::NAME), tenants.outbox(Sqlite::NAME));
         let (one, again): (_, posthaste_core::Outbox<SqlStore<Sqlite>>) =
             (one.await.unwrap(), again.await.unwrap());

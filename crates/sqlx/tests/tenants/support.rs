@@ -1,5 +1,5 @@
-//! What the tests of tenants share: a record of what was handled, tenants that run, a directory that a test changes, and who
-//! listens to the log.
+//! Shared by the tests of tenants: a record of handled messages, running tenants, a directory that a test changes, and a log
+//! subscriber.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -111,7 +111,7 @@ pub fn state(tenants: &Tenants, key: &str) -> Option<TenantState> {
     tenants.list().into_iter().find(|info| info.key == key).map(|info| info.state)
 }
 
-/// What is wrong with a tenant; empty if nothing is.
+/// A tenant's failure; empty if there is none.
 pub fn trouble(tenants: &Tenants, key: &str) -> String {
     match state(tenants, key) {
         Some(TenantState::Failing { error, .. }) => error,
@@ -143,7 +143,7 @@ impl Discovery for Directory {
     }
 }
 
-/// The store of a fixture, as somebody describes it who has many.
+/// The store of a fixture, as a description.
 pub fn described<D: Backend>(fixture: &SqlFixture<D>, url: &str) -> Database<D> {
     Database::new(url).unwrap().options(of_many(fixture.options.clone()))
 }
@@ -170,7 +170,7 @@ pub fn url_with(url: &str, database: Option<&str>, parameters: &str) -> String {
     format!("{server}/{}?{rest}{separator}{parameters}", database.unwrap_or(own))
 }
 
-/// Somebody who prepares and looks, beside the stores.
+/// A client beside the stores, which prepares and inspects.
 pub struct Admin<D: Backend>(pub Pool<D::Db>);
 
 impl<D: Backend> Admin<D> {
@@ -189,7 +189,7 @@ impl<D: Backend> Admin<D> {
     }
 }
 
-/// Hears what is logged from this level up. The databases' drivers say so much that hearing all of it would be the test.
+/// Records log lines from this level up. The drivers log so much that recording all of it would dominate the test.
 struct Ear(Logs, Level);
 
 impl Subscriber for Ear {

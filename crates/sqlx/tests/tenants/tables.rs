@@ -50,7 +50,8 @@ async fn fails_until_it_is_migrated<D: Backend>() {
     bare.destroy().await;
 }
 
-/// OBX-070, OBX-071: it fails with what is missing, the others go on, and it is served soon after it was migrated.
+/// OBX-070, OBX-071: it fails with an error that names the missing tables, the others go on, and it is served soon
+/// after its migration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenant_without_tables_postgres() {
     fails_until_it_is_migrated::<Postgres>().await;
