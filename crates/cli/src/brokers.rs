@@ -8,7 +8,7 @@ pub(crate) mod rabbitmq;
 
 use posthaste::{Finding, Result};
 
-/// What was found at one broker.
+/// The findings about one broker.
 pub(crate) struct Examined {
     /// The broker, without any login.
     pub(crate) place: String,

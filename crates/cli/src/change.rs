@@ -159,8 +159,8 @@ impl Work {
         self.args.consent.ask(&format!("{} {}{or_more}?", self.verb.words().0, things(chosen, "message")))
     }
 
-    /// Changes what was chosen, and goes on choosing if there may be more than one choice could tell. Ends early when somebody
-    /// wants it to, between two calls.
+    /// Changes the chosen messages, and chooses again if there may be more than one choice returns. Ends early on Ctrl-C,
+    /// between two calls.
     async fn change(&self, first: Vec<MessageId>, stop: &Shutdown) -> Result<Vec<MessageId>> {
         let limit = self.args.limit as usize;
         let (mut seen, mut changed): (HashSet<MessageId>, Vec<MessageId>) = Default::default();
@@ -232,7 +232,7 @@ impl Pace {
     }
 }
 
-/// A bar for those who watch more than one call; hidden elsewhere.
+/// A progress bar for more than one call; hidden without a terminal.
 fn bar(messages: usize, call: usize) -> ProgressBar {
     if messages <= call || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -257,7 +257,7 @@ fn account() -> Option<String> {
     None
 }
 
-/// Who it is, as far as the environment or the system says: `ada@host`.
+/// User and host, as far as the environment or the system tells them: `ada@host`.
 pub(crate) fn whoami() -> String {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let user = set("USER")

@@ -1,13 +1,13 @@
-//! Whether somebody really wants it: a question on a terminal, `--yes` in scripts.
+//! Confirmation of a change: a question on a terminal, `--yes` in scripts.
 //!
-//! Nothing is ever changed because nobody was there to be asked.
+//! Without a terminal and without `--yes`, nothing is changed.
 
 use std::io::{IsTerminal as _, stderr, stdin};
 
 use console::Term;
 use posthaste::{Error, ErrorKind, Result};
 
-/// Who says yes.
+/// Where the confirmation comes from.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Consent {
     /// Do not ask
@@ -16,7 +16,7 @@ pub(crate) struct Consent {
 }
 
 impl Consent {
-    /// Whether somebody is there to be asked.
+    /// Whether there is a terminal for a question.
     pub(crate) fn can_ask() -> bool {
         stdin().is_terminal() && stderr().is_terminal()
     }

@@ -21,7 +21,7 @@ use self::shop::Shop;
 use crate::exit::Exit;
 use crate::output::Output;
 
-/// How long what is left may take after the last order.
+/// How long the remaining messages may take after the last order.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the screen is drawn.
 const FRAME: Duration = Duration::from_millis(125);
@@ -100,7 +100,7 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
     Ok(if holds { Exit::Done } else { Exit::Failed })
 }
 
-/// Draws until no more orders come in; true if somebody pressed Ctrl-C before.
+/// Draws until no more orders come in; true if Ctrl-C came before.
 async fn watch(shop: &Shop, screen: &mut Screen, begin: Instant, length: Duration) -> Result<bool> {
     let mut frames = interval(FRAME);
     frames.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -116,7 +116,7 @@ async fn watch(shop: &Shop, screen: &mut Screen, begin: Instant, length: Duratio
 
 /// Draws until nothing is left to deliver.
 async fn rest(shop: &Shop, screen: &mut Screen, begin: Instant, length: Duration) -> Result<()> {
-    // Whoever presses Ctrl-C again wants it to end now.
+    // A second Ctrl-C ends it now.
     let signal = shutdown_signal();
     while !shop.is_over().await? && !signal.has_begun() {
         screen.draw(shop, begin.elapsed(), length).await?;
@@ -158,7 +158,7 @@ impl Place {
         format!("sqlite:{path}")
     }
 
-    /// The database's file, and those that SQLite keeps beside it while it is in use or after a crash.
+    /// The database's file, and the files that SQLite keeps beside it while it is in use or after a crash.
     fn files(&self) -> [PathBuf; 3] {
         ["", "-wal", "-shm"].map(|end| {
             let mut file = self.path.clone().into_os_string();

@@ -50,7 +50,7 @@ pub(crate) fn away(time: SystemTime, now: SystemTime) -> String {
     }
 }
 
-/// A text without what could command a terminal, or turn what is on it around.
+/// A text without characters that control a terminal, or reverse its text.
 pub(crate) fn printable(text: &str) -> String {
     let hostile = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if hostile(c) { '\u{fffd}' } else { c }).collect()

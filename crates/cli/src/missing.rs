@@ -1,4 +1,4 @@
-//! What a build answers that was made without a feature: what is missing, and the command that builds it.
+//! Errors of a build without a feature: the missing feature, and the command that builds it.
 
 use posthaste::{Error, ErrorKind};
 

@@ -46,7 +46,7 @@ impl Output {
         self.put(serde_json::to_string_pretty(value), text);
     }
 
-    /// Answers once of many times: with JSON of one line, or with text. False if nobody reads it any more.
+    /// Writes one of many answers: JSON on one line, or text. False if the reader has closed the pipe.
     pub(crate) fn answer_line<T: Serialize>(&self, value: &T, text: impl FnOnce() -> String) -> bool {
         self.put(serde_json::to_string(value), text)
     }
@@ -60,7 +60,7 @@ impl Output {
             }
             _ => text(),
         };
-        // `println!` would panic when whoever reads has seen enough, as `head` does.
+        // `println!` would panic when the reader closes the pipe, as `head` does.
         writeln!(stdout(), "{}", answer.trim_end_matches('\n')).is_ok()
     }
 
@@ -110,7 +110,7 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// A table for people: columns as wide as what is in them, two spaces apart.
+/// A table for people: columns as wide as their contents, two spaces apart.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     heads: Vec<(&'static str, Alignment)>,
@@ -170,7 +170,7 @@ impl Table {
         let cells = cells.iter().zip(widths).enumerate().map(|(i, (cell, width))| {
             let alignment = self.heads.get(i).map_or(Alignment::Left, |(_, alignment)| *alignment);
             let text = truncate_str(&cell.text, *width, "…");
-            // What is to the right of the last column would only be spaces.
+            // The last column needs no padding.
             let padded = if i + 1 == widths.len() && alignment == Alignment::Left {
                 text
             } else {

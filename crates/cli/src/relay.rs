@@ -1,7 +1,7 @@
-//! `posthaste relay`: the daemon that delivers what is in one or many databases to brokers.
+//! `posthaste relay`: the daemon that delivers the messages of one or many databases to brokers.
 //!
-//! Here is its command line. What it is told ends up in one configuration, however it was said; what is wrong with it is
-//! reported all at once, and nothing is started.
+//! Here is its command line. All sources end up in one configuration. Mistakes are reported all at once, and then
+//! nothing is started.
 
 mod build;
 mod check;
@@ -72,7 +72,7 @@ pub(crate) fn load(file: &Path) -> Result<Config, Mistakes> {
     Config::load(Some(file), |_| {})
 }
 
-/// Tells what is wrong with a configuration.
+/// Reports the mistakes of a configuration.
 pub(crate) fn refuse(mistakes: &Mistakes, output: &Output) -> Exit {
     if output.is_json() {
         let error = json!({ "error": {

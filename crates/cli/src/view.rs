@@ -1,6 +1,6 @@
 //! What programs get to see, from the commands' `--json` and from the HTTP API alike: one shape for each thing.
 //!
-//! Payloads and headers are shown only where somebody asked for them and may have them.
+//! Payloads and headers are shown only on request, and only to callers with the right to see them.
 
 use std::time::{Duration, SystemTime};
 

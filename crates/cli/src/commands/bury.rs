@@ -1,4 +1,4 @@
-//! `posthaste bury`: gives up messages that nobody wants any more.
+//! `posthaste bury`: gives up messages.
 
 use posthaste::Result;
 

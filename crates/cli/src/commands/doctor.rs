@@ -47,7 +47,7 @@ pub(crate) struct Args {
     streams: Vec<String>,
 }
 
-/// What was found at one place.
+/// The findings about one place.
 #[derive(Serialize)]
 struct Examined {
     place: String,

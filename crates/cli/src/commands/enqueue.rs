@@ -1,6 +1,6 @@
 //! `posthaste enqueue`: stores messages from the command line, a file or a pipe.
 //!
-//! What is not JSON needs a content type: a receiver that expects JSON should not have to find out by failing.
+//! A payload that is not JSON needs a content type; otherwise a receiver that expects JSON would find out by failing.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;

@@ -88,7 +88,7 @@ fn table(records: &[Record], now: SystemTime) -> Table {
     table
 }
 
-/// What is to be known about a message's time, in its state.
+/// The relevant time of a message, by its state.
 pub(super) fn when(record: &Record, now: SystemTime) -> String {
     match record.state {
         State::Ready if record.parked => "parked".to_owned(),

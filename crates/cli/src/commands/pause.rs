@@ -1,4 +1,4 @@
-//! `posthaste pause`: nobody claims these topics until they are resumed; without topics, what is paused.
+//! `posthaste pause`: pauses topics until they are resumed; without topics, lists the pauses.
 
 use posthaste::{Error, ErrorKind, Pause, Result};
 use serde_json::json;
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What is paused, for people.
+/// The pauses, for people.
 pub(super) fn table(pauses: &[Pause]) -> String {
     if pauses.is_empty() {
         return "nothing is paused".to_owned();

@@ -1,4 +1,4 @@
-//! `posthaste prune`: removes, or archives, what has been over for long enough.
+//! `posthaste prune`: removes, or archives, messages and joins that have ended long enough ago.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Args {
         if self.done.is_none() && self.dead.is_none() {
             return Ok(0);
         }
-        // What is not to be pruned is kept for as long as can be.
+        // Kinds that are not to be pruned get the longest retention.
         let mut retention = Retention::done(self.done.unwrap_or(Duration::MAX));
         if let Some(dead) = self.dead {
             retention = retention.dead(dead);

@@ -1,6 +1,6 @@
 //! `posthaste show`: everything that is stored about one message, and what operators did to it.
 //!
-//! What it carries is shown only to those who ask for it.
+//! Payload and headers are shown only with `--payload`.
 
 use posthaste::{HistoryEntry, MessageId, Record, Result};
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What there is to know, one fact a line; what is not there is left out.
+/// One fact a line; empty fields are left out.
 fn facts(record: &Record, view: &MessageView) -> String {
     let message = &record.message;
     let state = format!("{}, {}", view.state, when(record, now()));

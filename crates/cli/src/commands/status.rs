@@ -32,7 +32,7 @@ pub(super) struct Answer {
     paused: Vec<PauseView>,
 }
 
-/// What is to be known about a queue at a glance.
+/// The state of a queue at a glance.
 pub(super) struct Glance {
     pub(super) store: String,
     pub(super) stats: Stats,

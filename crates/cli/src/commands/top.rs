@@ -44,7 +44,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     if every < Duration::from_millis(100) { Err("give it at least 100ms".to_owned()) } else { Ok(every) }
 }
 
-/// How many messages a second; none where nobody can tell.
+/// Messages per second; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 struct Rates {
     /// By how many the ready ones grow; negative if they become fewer.
@@ -127,12 +127,12 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
     }
 }
 
-/// Draws over what was drawn before; answers how many lines there are now.
+/// Draws over the last frame; returns the number of lines.
 fn draw(text: &str, before: usize) -> usize {
     let term = Term::stdout();
     let (rows, columns) = term.size();
     let lines = fitted(text, rows.into(), columns.into());
-    // A terminal that cannot be drawn on shows nothing; there is nobody to tell.
+    // A terminal that cannot be drawn on shows nothing; the error has no reader.
     let _ = term.clear_last_lines(before);
     for line in &lines {
         let _ = term.write_line(line);

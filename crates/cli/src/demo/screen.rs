@@ -124,7 +124,7 @@ impl Screen {
         let _ = self.term.flush();
     }
 
-    /// Takes away what was drawn.
+    /// Erases the last frame.
     pub(super) fn clear(&mut self) {
         if self.live {
             let _ = self.term.clear_last_lines(self.lines);
@@ -156,7 +156,7 @@ fn latency(percentiles: Option<Percentiles>) -> String {
     }
 }
 
-/// What is left on the terminal: how it went, and what to try next.
+/// The final lines on the terminal: the result, and commands to try next.
 pub(super) fn last_screen(summary: &Summary, next: &[Next]) -> String {
     let bold = Style::new().bold();
     let Summary { orders, rolled_back, shipped, refused, delivered, retried, dead, .. } = summary;

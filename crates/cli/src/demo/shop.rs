@@ -120,7 +120,7 @@ async fn charge(order: Delivery<Charge>, Shared(desk): Shared<Desk>) -> HandlerR
     sleep(Duration::from_millis(fastrand::u64(5..40))).await;
     if desk.down.load(Ordering::Relaxed) {
         Tally::add(&desk.tally.retried);
-        // Nobody's fault but the provider's: it costs the message no attempt.
+        // An outage of the provider: it costs the message no attempt.
         return Err(HandlerError::infrastructure("the payment provider is down"));
     }
     if order.order % 23 == 0 {
@@ -256,8 +256,8 @@ impl Shop {
         }
     }
 
-    /// Saves an order and publishes what is to be done about it, in one transaction. If the customer changes their mind, all of it
-    /// is rolled back; such messages carry a negative number, and nobody may ever see one.
+    /// Saves an order and publishes its messages, in one transaction. If the customer changes their mind, all of it is rolled
+    /// back; such messages carry a negative number, and must never be delivered.
     async fn place(&self, order: i64, changes_mind: bool) -> Result<()> {
         let number = if changes_mind { -order } else { order };
         let mut tx = self.outbox.begin().await?;

@@ -84,7 +84,7 @@ fn why(outcome: Result<()>) -> Option<String> {
     outcome.err().map(|error| error.to_string())
 }
 
-/// What cannot be reached may be there later; the rest is for somebody to mend.
+/// A server that cannot be reached may be there later; other failures need a correction.
 fn of(kind: ErrorKind) -> Exit {
     if kind.is_transient() { Exit::Unavailable } else { Exit::Usage }
 }

@@ -1,4 +1,4 @@
-//! The relay's configuration: which databases, which sinks, which topics go where, and who may ask over HTTP.
+//! The relay's configuration: databases, sinks, routes, and access over HTTP.
 //!
 //! It is read whole and checked whole: all mistakes are reported together, each with its place. Nothing is connected here.
 
@@ -138,7 +138,7 @@ pub(crate) struct Token {
     pub(crate) token: Secret,
 }
 
-/// What somebody may do; each may do what those before it may.
+/// The rights of a token; each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Viewer,
@@ -201,7 +201,7 @@ impl Config {
         Self::of(raw)
     }
 
-    /// Makes sense of what was written.
+    /// Turns the raw text into a configuration.
     pub(crate) fn of(mut raw: Raw) -> Result<Self, Mistakes> {
         let mut check = check::Check { mistakes: std::mem::take(&mut raw.mistakes) };
         let config = check.config(&raw);

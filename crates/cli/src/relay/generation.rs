@@ -28,7 +28,7 @@ impl Generation {
         Ok((Arc::new(Self { config, tenants, sinks, shutdown }), running))
     }
 
-    /// Claims no more, finishes what is under way, gives back the rest.
+    /// Claims no more, finishes running deliveries, gives back the rest.
     pub(crate) fn stop(&self) {
         if !self.shutdown.has_begun() {
             self.shutdown.begin();

@@ -1,7 +1,6 @@
 //! The relay's log: lines of JSON, or of text on a terminal, at a level that can be changed while it runs.
 //!
-//! A level alone is that of posthaste's own lines. Drivers stay at warnings: what they tell below that, nobody here has read for
-//! secrets.
+//! A level alone applies to posthaste's own lines. Drivers stay at warnings: their lower levels were not checked for secrets.
 
 use std::io::IsTerminal as _;
 
@@ -37,7 +36,7 @@ pub(crate) struct Level(reload::Handle<EnvFilter, Registry>);
 impl Level {
     pub(crate) fn set(&self, text: &str) {
         if let Some(filter) = filter(text) {
-            // Fails only if the subscriber is gone, and then nobody hears anything anyway.
+            // Fails only if the subscriber is gone, and then nothing is logged anyway.
             let _ = self.0.reload(filter);
         }
     }

@@ -9,7 +9,7 @@ use posthaste::{Error, ErrorKind, METRICS, Result};
 const SECONDS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 const MESSAGES: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0];
-/// How often what was recorded is put away.
+/// How often recorded values are moved to the histograms.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Installs the recorder of this process.

@@ -64,7 +64,7 @@ struct Relay {
     asked: bool,
     current: Current,
     running: JoinHandle<Result<()>>,
-    /// Generations that finish what they have.
+    /// Generations that are shutting down.
     leaving: JoinSet<()>,
     level: log::Level,
 }
@@ -139,7 +139,7 @@ impl Relay {
         let (tell, told) = oneshot::channel();
         let args = self.args.clone();
         std::thread::spawn(move || {
-            // Nobody listens any more if it took too long.
+            // The receiver is gone if it took too long.
             let _ = tell.send(args.load());
         });
         match timeout(READING, told).await {

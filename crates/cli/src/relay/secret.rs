@@ -5,10 +5,10 @@
 
 use std::fmt;
 
-/// What is shown instead.
+/// The text that is shown instead.
 pub(crate) const HIDDEN: &str = "***";
 
-/// A text that nobody gets to see.
+/// A text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -17,7 +17,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The secret itself, for whoever needs it to do its work.
+    /// The secret itself, for code that needs it.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -45,7 +45,7 @@ pub(crate) fn shown_url(url: &str) -> String {
         return HIDDEN.to_owned();
     }
     let Some(rest) = rest.strip_prefix("//").filter(|_| scheme != "sqlite") else {
-        // A file, or nothing at all; of anything else, nobody can tell what is what.
+        // A file, or nothing at all; anything else would be ambiguous.
         let rest = if scheme == "sqlite" || rest.is_empty() { rest } else { HIDDEN };
         return format!("{scheme}:{}", rest.split('?').next().unwrap_or_default());
     };

@@ -31,8 +31,8 @@ pub(super) fn add(raw: &mut Raw, args: &Args) {
 /// What the query of a RabbitMQ URL may say to the client.
 const RABBITMQ: [&str; 5] = ["auth_mechanism", "channel_max", "connection_timeout", "frame_max", "heartbeat"];
 
-/// The sink of a URL, and what is wrong with it. What its query says about the sink is ours, the rest must be the broker's:
-/// a misspelt exchange is not to be taken for none.
+/// The sink of a URL, and its mistakes. Query options of the sink are posthaste's, the rest must be the broker's: a
+/// misspelt exchange must not pass for none.
 fn sink(url: &str) -> (Keys, Vec<Mistake>) {
     let mut mistakes = Vec::new();
     let mut keys = Keys { place: "--to".to_owned(), entries: BTreeMap::new() };

@@ -1,4 +1,4 @@
-//! Requeue and bury: what is chosen, who is asked, what is kept.
+//! Requeue and bury: the choice, the confirmation, the history.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Every command, run as its users run it: a process, its answers and its exit code, against SQLite and PostgreSQL.
 //!
-//! What it prints is compared with the files in `tests/golden`; `POSTHASTE_UPDATE_DUMPS=1` writes them anew.
+//! The output is compared with the files in `tests/golden`; `POSTHASTE_UPDATE_DUMPS=1` rewrites them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot prepare has failed")]
 #![allow(clippy::print_stderr, reason = "a test that passes without having run must say so")]

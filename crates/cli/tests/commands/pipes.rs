@@ -1,4 +1,4 @@
-//! Whoever reads the answers may have seen enough.
+//! A reader may close the pipe early.
 
 use crate::support::{Place, command, message, on_both};
 

@@ -1,4 +1,4 @@
-//! Prune: only what is over, only with consent.
+//! Prune: only ended messages and joins, only with consent.
 
 use posthaste::Outcome;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `why --relay`: what is asked, and what becomes of the answers. The other side is a listener of ours.
+//! `why --relay`: the requests, and the handling of the answers. The other side is a listener of the test.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use crate::support::{Ran, command};
 
 const ID: &str = "0198c7a1-7d1e-7cc0-b3a5-0d7d3f0b9a11";
 
-/// Answers one request; tells what it was.
+/// Answers one request, and returns it.
 fn relay(status: &'static str, body: &'static str) -> (String, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -80,7 +80,7 @@ fn a_relays_url_and_token_are_not_quoted() {
 on_both!(a_password_that_is_right_is_not_shown);
 
 async fn a_password_that_is_right_is_not_shown(place: &Place) {
-    // Where a server trusts everybody, any password is the right one.
+    // Where a server trusts every user, any password is right.
     let url = place.url.replace("postgres@", &format!("postgres:{CANARY}@"));
     if place.is_postgres() && url.contains(CANARY) {
         posthaste(&["status", "--store", &url], "").never(CANARY);

@@ -149,7 +149,7 @@ impl Place {
     }
 }
 
-/// Runs SQL on a server, as somebody other than the store.
+/// Runs SQL on a connection that is not the store's.
 pub(crate) async fn sql(url: &str, text: &str) {
     use sqlx_core::connection::Connection as _;
     use sqlx_core::executor::Executor as _;

@@ -1,4 +1,4 @@
-//! Who may do what over HTTP: every operation of the document with every identity.
+//! Access over HTTP: every operation of the document with every identity.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub const VIEWER: &str = "viewer-token-CANARY-0001";
 pub const OPERATOR: &str = "operator-token-CANARY-0002";
 pub const ADMIN: &str = "admin-token-CANARY-0003";
 
-/// Three tokens, and what they are called.
+/// Three tokens, and their names.
 pub const TOKENS: &str = "[[http.tokens]]\nname = \"eve\"\nrole = \"viewer\"\ntoken_env = \"VIEWER\"\n\
     [[http.tokens]]\nname = \"olga\"\nrole = \"operator\"\ntoken_env = \"OPERATOR\"\n\
     [[http.tokens]]\nname = \"ada\"\nrole = \"admin\"\ntoken_env = \"ADMIN\"\n";
@@ -20,7 +20,7 @@ pub async fn scene(http: &str) -> Scene {
     scene.env("VIEWER", VIEWER).env("OPERATOR", OPERATOR).env("ADMIN", ADMIN)
 }
 
-/// What each operation needs. Whoever adds one decides here, too.
+/// The role that each operation needs. Add new operations here, too.
 fn rules() -> BTreeMap<&'static str, (&'static str, Value)> {
     let filter = json!({ "filter": { "state": "dead" }, "why": "test" });
     BTreeMap::from([
@@ -83,7 +83,7 @@ async fn every_operation_is_for_its_role_and_those_above_it() {
                 match i {
                     0 | 1 => drop(answer.refused(401)),
                     _ if i - 2 < rank => drop(answer.refused(403)),
-                    // Whoever comes second finds it done.
+                    // The second caller finds it done.
                     _ if name.starts_with("delete") && answer.status == 404 => drop(answer.refused(404)),
                     _ => assert!((200..300).contains(&answer.status), "{name} as {token:?}: {answer:?}"),
                 }
@@ -181,7 +181,7 @@ async fn paused_topics_are_left_alone_until_they_are_resumed() {
     assert_eq!(ask(&relay, "post", path, Some(OPERATOR), &pause).await.status, 200);
     let told = ask(&relay, "get", path, Some(VIEWER), &Value::Null).await.json();
     assert_eq!((&told["pauses"][0]["topics"], &told["pauses"][0]["by"]), (&json!("sent.a"), &json!("olga")));
-    // What comes after those that are paused is delivered, and they are not.
+    // Messages after the paused ones are delivered, the paused ones are not.
     let messages: Vec<Value> =
         (0..20).map(|i| json!({ "topic": if i < 10 { "sent.a" } else { "sent.b" } })).collect();
     let store = json!({ "messages": messages });

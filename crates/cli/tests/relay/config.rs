@@ -1,4 +1,4 @@
-//! What a configuration may say, and what is said about one that is wrong.
+//! Valid configurations, and the errors of invalid ones.
 
 use crate::support::Scene;
 
@@ -55,7 +55,7 @@ async fn what_is_shown_is_a_configuration_that_says_the_same() {
 async fn a_check_says_what_cannot_be_reached() {
     let scene = Scene::small("").await;
     let config = std::fs::read_to_string(scene.config()).unwrap();
-    // Nobody listens on the port of tcpmux.
+    // No server listens on the port of tcpmux.
     scene.write(&format!(
         "{config}[sinks.gone]\nurl = \"nats://u:CANARY@127.0.0.1:1\"\nconnect_timeout = \"1s\"\n"
     ));

@@ -130,7 +130,7 @@ async fn slow_nothing_is_lost_when_a_relay_is_killed_twice() {
         let (rabbit, nats) = (Arc::clone(&queue.arrived), Arc::clone(&stream.arrived));
         eventually_some(rabbit, nats, count)
     };
-    // Only what was leased when a relay was killed can come again: the rest was settled, or never sent.
+    // Only messages that were leased when a relay was killed can come again: the rest was settled, or never sent.
     let all_done = |base: &Base| {
         let store = Arc::clone(&base.store);
         async move { store.stats().await.unwrap().done.value }
@@ -159,7 +159,7 @@ async fn slow_nothing_is_lost_when_a_relay_is_killed_twice() {
     relay.stop().await;
     let again = all_arrived(&to_rabbit, &queue.arrived).await;
     assert!(again <= may_come_again, "{again} messages came again, and {may_come_again} were leased");
-    // The stream itself knows those that come again, and a subscriber sees them; none is missing.
+    // The stream itself drops repeated messages, and a subscriber sees them; none is missing.
     all_arrived(&to_nats, &stream.arrived).await;
     queue.remove().await;
     stream.remove().await;

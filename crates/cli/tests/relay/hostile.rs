@@ -1,4 +1,4 @@
-//! Callers who mean harm: bodies that are none, clients that never finish, too many requests, web pages that are not ours.
+//! Hostile callers: invalid bodies, clients that never finish, too many requests, foreign web pages.
 
 use std::time::{Duration, Instant};
 
@@ -155,7 +155,7 @@ async fn whoever_guesses_tokens_is_shut_out() {
     relay.stop().await;
 }
 
-/// Whoever asks and never reads the answers loses his place, and the others are answered.
+/// A client that sends requests and never reads the answers loses its connection, and the others are served.
 #[tokio::test]
 async fn slow_readers_are_cut() {
     let scene = Scene::small("[http]\ndeadline = \"1s\"\nconnections = 4\n").await;
@@ -164,7 +164,7 @@ async fn slow_readers_are_cut() {
     let mut deaf = Vec::new();
     for _ in 0..4 {
         let mut stream = TcpStream::connect(&relay.address).await.unwrap();
-        // As much as it takes until nothing more fits into anybody's buffers.
+        // Enough to fill all buffers.
         let ask = async { while stream.write_all(request.as_bytes()).await.is_ok() {} };
         let _ = tokio::time::timeout(Duration::from_millis(500), ask).await;
         deaf.push(stream);
@@ -191,7 +191,7 @@ async fn nothing_is_changed_for_an_empty_list() {
     relay.stop().await;
 }
 
-/// What is stored is what was written: digits of numbers, order of fields.
+/// The stored payload equals the sent one: digits of numbers, order of fields.
 #[tokio::test]
 async fn json_payloads_are_kept_as_they_are() {
     let scene = Scene::small("").await;

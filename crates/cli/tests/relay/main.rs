@@ -1,5 +1,5 @@
-//! The relay as others meet it: processes of their own, real databases, real brokers, and an HTTP socket that anybody may
-//! write to.
+//! The relay from outside: separate processes, real databases, real brokers, and an HTTP socket that any client may write
+//! to.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "test code: a panic is how it reports")]
 #![allow(unreachable_pub, reason = "modules of one test share what they have")]

@@ -18,7 +18,7 @@ async fn reasons(relay: &Relay, id: &str) -> Vec<Value> {
 
 #[tokio::test]
 async fn a_relay_knows_routes_and_sinks() {
-    // Nobody listens there.
+    // No server listens there.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let scene = Scene::small(&format!(
         "[[routes]]\ntopics = [\"down\"]\nsink = \"gone\"\n[sinks.gone]\nurl = \"amqp://{gone}\"\n"

@@ -1,5 +1,5 @@
-//! From what was written to a configuration that makes sense. Every mistake is noted, and the reading goes on: whoever mends a
-//! file wants to know all of them. No value is quoted in one.
+//! From the raw text to a valid configuration. The check collects every mistake, so that one run reports all of them. No
+//! mistake quotes a value.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::schema::{self, Section, Shape};
 
-/// What is wrong, and where.
+/// A mistake, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Mistake {
     /// `relay.toml:12`, a variable's name, or an option's.
@@ -328,7 +328,7 @@ impl Raw {
 fn insert(keys: &mut Keys, key: &str, place: &str, text: String) {
     let entry = Entry { place: place.to_owned(), value: Value::Text(text) };
     keys.entries.insert(key.to_owned(), entry);
-    // The three ways to say a secret replace each other: who says one in the environment means that one.
+    // The three ways to give a secret replace each other: the one in the environment wins.
     for stem in ["url", "keys"] {
         let ways = [stem.to_owned(), format!("{stem}_env"), format!("{stem}_file")];
         if ways.iter().any(|way| way == key) {

@@ -1,4 +1,5 @@
-//! The effective configuration, for people and programs to read: what was written, the defaults of the rest, and no secrets.
+//! The effective configuration, for people and programs to read: the given values, the defaults of the rest, and no
+//! secrets.
 
 use serde_json::{Map, Value as Json, json};
 

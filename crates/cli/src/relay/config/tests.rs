@@ -1,4 +1,4 @@
-//! The example and the guide have every key, and what they say is so.
+//! The example and the guide have every key, with the right defaults.
 
 use super::*;
 
@@ -30,7 +30,7 @@ async fn the_example_is_right_and_has_every_key() {
     }
 }
 
-/// What is commented out says the defaults.
+/// Commented-out keys show the defaults.
 #[tokio::test]
 async fn the_examples_comments_are_keys_that_exist() {
     let uncommented: String = EXAMPLE
