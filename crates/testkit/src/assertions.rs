@@ -1,4 +1,4 @@
-//! For users' own tests: what has been published, and whether it is what was expected.
+//! Assertions for users' own tests: which messages were published.
 //!
 //! They read a store through its operators' seam, and change nothing. Failures name topics and numbers, and, because they
 //! are the test's own data, the events.
@@ -78,7 +78,7 @@ pub async fn published<E: Event + DeserializeOwned>(store: &impl StoreAdmin) -> 
 /// Asserts that this event has been published.
 ///
 /// # Panics
-/// If it has not; the message shows what has.
+/// If it was not; the panic lists what was published.
 pub async fn assert_published<E>(store: &impl StoreAdmin, expected: &E)
 where
     E: Event + DeserializeOwned + PartialEq + Debug,

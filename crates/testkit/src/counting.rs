@@ -97,7 +97,7 @@ impl<S> Counting<S> {
         self.counts.lock().unwrap().lost_commits = times;
     }
 
-    /// Answers every call of `prune` as if there were more to do, or stops doing so.
+    /// Makes every call of `prune` report that there is more to do, or stops doing so.
     pub fn prune_endlessly(&self, endlessly: bool) {
         self.counts.lock().unwrap().endless_prune = endlessly;
     }

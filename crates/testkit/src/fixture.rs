@@ -1,7 +1,7 @@
-//! What the suite needs to know about a store: how to make an empty one, how to let time pass for it, and how a user of
+//! Everything the suite needs of a store: how to create an empty one, how to let time pass for it, and how a user of
 //! its database opens a transaction.
 //!
-//! A fixture prepares and looks; it must never take over what the store itself is asked to do.
+//! A fixture prepares and inspects; it must never do the store's own work.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use posthaste_core::{
     Settlement, State, Store, StoreAdmin, TransactionalStore, Transactions,
 };
 
-/// One fresh, empty store for one test. Whatever goes wrong in here is a panic.
+/// One fresh, empty store for one test. It panics on any error.
 #[async_trait]
 pub trait Fixture: Sized + Send + Sync + 'static {
     /// The store. Clones of it are handed to tasks.

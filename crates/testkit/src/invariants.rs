@@ -52,7 +52,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// The census of a store, and of what was pruned from it.
+    /// The census of a store, and of the messages pruned from it.
     pub fn of(stats: &Stats, pruned: u64) -> Self {
         Self {
             ready: stats.ready.value + stats.scheduled.value + stats.parked.value,

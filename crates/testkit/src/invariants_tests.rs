@@ -197,7 +197,7 @@ fn half_done() -> JoinCensus {
     JoinCensus { joins: vec![(join, steps)], states }
 }
 
-/// What the check says when this is changed.
+/// The result of the check after this change.
 fn with(change: impl FnOnce(&mut Join, &mut Vec<Step>, &mut HashMap<MessageId, State>)) -> Verdict {
     let mut census = half_done();
     let (join, steps) = &mut census.joins[0];

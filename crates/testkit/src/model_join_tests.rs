@@ -1,4 +1,4 @@
-//! The model finds stores that differ from the reference in what they do with joins, in one thing each.
+//! The model finds stores that handle joins differently from the reference, in one point each.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ enum Bug {
     CountsTwice,
     /// Steps that come too late are not recorded.
     ForgetsLateSteps,
-    /// What a waiting message has sent is not remembered.
+    /// The store does not record that a waiting message has sent its continuation.
     ContinuesAgain,
     /// A deadline that has passed goes unnoticed.
     NeverExpires,
@@ -405,7 +405,7 @@ impl<const BUG: usize> Fixture for Sick<BUG> {
     async fn destroy(self) {}
 }
 
-/// What the model says about a store with this bug.
+/// The model's result for a store with this bug.
 fn verdict<const BUG: usize>() -> String {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

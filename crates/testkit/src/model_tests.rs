@@ -1,4 +1,4 @@
-//! The model finds what it is there to find: stores that differ from the reference in one thing each.
+//! The model finds stores that differ from the reference in one point each.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl<const BUG: usize> Fixture for Buggy<BUG> {
 
 const UNIT_OF_CLEARING: Duration = Duration::from_secs(60);
 
-/// What the model says about a store with this bug.
+/// The model's result for a store with this bug.
 fn verdict<const BUG: usize>() -> String {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -134,6 +134,6 @@ fn sequences_are_shrunk() {
     let found = verdict::<3>();
     let steps = found.matches("Enqueue {").count() + found.matches("Join {").count();
     assert_eq!(steps, 2, "once as the step, once as the sequence: {found}");
-    // Steps that belong together stay together: what follows in the same group is never reached.
+    // Steps of a group stay together: later steps of the same group are not reached.
     assert!(found.contains(") at step 1 ("), "{found}");
 }

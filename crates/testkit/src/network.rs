@@ -1,7 +1,8 @@
 //! Databases behind a network, for tests of many at a time: calls take time, connections are opened, kept and counted, and some
 //! servers refuse them, or never answer.
 //!
-//! What is stored is a [`MemoryStore`]'s, which forgets what is done. A connection counts from when it is open until its store rests.
+//! A [`MemoryStore`] that deletes done messages stores the data. A connection counts from when it is open until its
+//! store rests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};

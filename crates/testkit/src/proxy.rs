@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What the proxy does with what comes its way. A change holds for open connections, too.
+/// What the proxy does with the bytes that it receives. A change holds for open connections, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Passes everything on.
@@ -23,7 +23,7 @@ pub enum Mode {
     Refuse,
     /// Passes everything on, but later.
     Delay(Duration),
-    /// Passes nothing on and closes nothing. What is held up goes on when the mode changes, as after a lost route.
+    /// Passes nothing on and closes nothing. Held-up bytes go on when the mode changes, as after a lost route.
     Blackhole,
     /// Passes everything on until a client has sent these bytes (ASCII letters of either case). They still reach the
     /// server; when that has answered, the answer is dropped and the connection cut, so that the client cannot know
@@ -42,9 +42,9 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Control {
     mode: watch::Sender<Mode>,
-    /// Grows with every order to cut what is open.
+    /// Grows with every order to cut open connections.
     cuts: watch::Sender<usize>,
-    /// Grows with every order to let what is open fall silent.
+    /// Grows with every order to silence open connections.
     silences: watch::Sender<usize>,
     /// How many connections lost an answer.
     answers_lost: AtomicUsize,
@@ -78,7 +78,7 @@ impl Proxy {
         self.addr
     }
 
-    /// What it does from now on.
+    /// Sets its mode from now on.
     pub fn set(&self, mode: Mode) {
         self.control.mode.send_replace(mode);
     }
@@ -88,8 +88,8 @@ impl Proxy {
         self.control.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Lets every open connection fall silent for good: it passes nothing on, and is not closed, as if a firewall had forgotten it.
-    /// New ones are treated by the mode.
+    /// Silences every open connection for good: it passes nothing on, and is not closed, as if a firewall had forgotten it. New
+    /// ones are treated by the mode.
     pub fn silence(&self) {
         self.control.silences.send_modify(|silences| *silences += 1);
     }
@@ -131,7 +131,8 @@ async fn connect(client: TcpStream, upstream: SocketAddr, control: Arc<Control>)
     let down = pump(from_server, to_client, link.clone(), Direction::Down);
     let mut pumping = std::pin::pin!(async { tokio::join!(up, down) });
     tokio::select! {
-        // A cut comes first: what is held up when it is cut does not pass when the mode changes right afterwards.
+        // A cut comes first: bytes that are held up when it is cut do not pass when the mode changes right
+        // afterwards.
         biased;
         _ = cuts.changed() => {}
         _ = cut.changed() => {}

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// An echo server that remembers what it got, and a proxy in front of it.
+/// An echo server that records its input, and a proxy in front of it.
 async fn echo() -> (Proxy, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();

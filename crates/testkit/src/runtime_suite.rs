@@ -280,7 +280,7 @@ macro_rules! __runtime_suite {
     };
 }
 
-/// What a case has: a fresh store, and all that is logged and measured while it runs.
+/// The context of a case: a fresh store, and all log lines and metrics while it runs.
 #[derive(Debug)]
 pub struct Scene<F> {
     pub(crate) fixture: Arc<F>,

@@ -1,6 +1,6 @@
-//! A sink that does what it is told and remembers what it was sent, for tests of everything around sinks.
+//! A sink with scripted verdicts that records its messages, for tests of the code around sinks.
 //!
-//! It is no substitute for a broker: what a sink itself must do is decided by the suite, on the real server.
+//! It is no substitute for a broker: the suite tests a sink itself on the real server.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 type Script = Box<dyn Fn(&Message) -> Verdict + Send + Sync>;
 
-/// A sink that answers as it is told. Clones are the same sink.
+/// A sink with scripted verdicts. Clones are the same sink.
 ///
 /// ```
 /// use posthaste_core::{MemoryStore, NewMessage, Outbox, SinkError};
@@ -65,7 +65,7 @@ impl ScriptedSink {
         }))
     }
 
-    /// What it answers from now on.
+    /// Sets its verdict from now on.
     pub fn answer(&self, script: impl Fn(&Message) -> Verdict + Send + Sync + 'static) {
         *self.0.script.lock().unwrap() = Box::new(script);
     }

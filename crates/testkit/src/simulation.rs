@@ -2,7 +2,7 @@
 //! network, clocks, processes, producers and handlers that are all simulated and fail as a seed says.
 //!
 //! The same seed does the same, always: nothing here may read a wall clock, use another thread, or depend on the order of
-//! a hash map. What must never happen is found by the audit, which sees every change at the moment it is made.
+//! a hash map. The audit sees every change at the moment it is made, and finds violations.
 
 mod audit;
 mod audit_joins;
@@ -37,7 +37,7 @@ const REST: u64 = 240_000;
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// What may not have happened, if something did.
+    /// The first violation, if there is one.
     pub objection: Option<String>,
     /// The faults that it had.
     pub faults: Vec<Fault>,

@@ -1,7 +1,6 @@
-//! What the suite of sinks needs to know about one: how to make a place of its own on the real server, and what has arrived
-//! there.
+//! Everything the suite needs of a sink: how to create a place of its own on the real server, and what has arrived there.
 //!
-//! A fixture prepares and looks; it must never take over what the sink itself is asked to do.
+//! A fixture prepares and inspects; it must never do the sink's own work.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -18,7 +17,7 @@ pub struct Arrived {
     pub topic: String,
     /// The content.
     pub payload: Vec<u8>,
-    /// What the content is.
+    /// The content type.
     pub content_type: String,
     /// The headers of its publisher, without headers that the sink adds.
     pub headers: Headers,
@@ -30,7 +29,7 @@ pub struct Arrived {
     pub persistent: bool,
 }
 
-/// One fresh place on a real server for one test. Whatever goes wrong in here is a panic.
+/// One fresh place on a real server for one test. It panics on any error.
 #[async_trait]
 pub trait SinkFixture: Sized + Send + Sync + 'static {
     /// The sink.

@@ -1,7 +1,7 @@
 //! The suite that decides whether a sink is right: the list of its cases, and the macro that makes tests of them.
 //!
 //! The list stands here and nowhere else. No case may ask which sink it runs on. After every case its log, at every level
-//! and of every target, is searched for what must not be in it.
+//! and of every target, is searched for secrets.
 
 pub mod content;
 pub mod faults;
@@ -70,7 +70,7 @@ macro_rules! __sink_suite {
     };
 }
 
-/// Runs one case at a fresh place, on a runtime of its own. What a failed case leaves behind stays for a look.
+/// Runs one case at a fresh place, on a runtime of its own. A failed case leaves its place behind for inspection.
 pub fn run<F: SinkFixture>(case: impl AsyncFnOnce(&Arc<F>)) {
     if !F::available() {
         #[allow(clippy::print_stderr, reason = "a test that passes without having run must say so")]

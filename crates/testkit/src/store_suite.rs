@@ -458,7 +458,7 @@ macro_rules! __store_suite {
     };
 }
 
-/// Runs one case on a fresh store, on a runtime of its own. What a failed case leaves behind stays for a look.
+/// Runs one case on a fresh store, on a runtime of its own. A failed case leaves its store behind for inspection.
 pub fn run<F: Fixture>(case: impl AsyncFnOnce(&Arc<F>)) {
     if !F::available() {
         #[allow(clippy::print_stderr, reason = "a test that passes without having run must say so")]

@@ -74,7 +74,7 @@ impl Clocks {
         self.same_time("occurred at", Some(r.occurred_at), Some(s.occurred_at))?;
         self.same_time("created at", Some(r.created_at), Some(s.created_at))?;
         self.same_time("expires at", r.expires_at, s.expires_at)?;
-        // What is parked has no due time: stores may put anything there.
+        // Parked messages have no due time: stores may put anything there.
         if parked { Ok(()) } else { self.same_time("due at", Some(r.due_at), Some(s.due_at)) }
     }
 
@@ -168,7 +168,7 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(what: &str, reference: T, sto
     Err(format!("{what} should be {reference:?}, but is {store:?}"))
 }
 
-/// Joins that ended, in an order of their own: in which they are told is left open.
+/// Joins that ended, sorted: the contract leaves open in which order they are reported.
 pub(super) fn sorted(mut joins: Vec<EndedJoin>) -> Vec<EndedJoin> {
     joins.sort_by_key(|join| join.id);
     joins

@@ -1,7 +1,7 @@
-//! What a random user does with joins in one transaction, and how both stores are made to do it.
+//! Random moves of a user with joins in one transaction, applied to both stores.
 //!
-//! Which join and which message a move means is said by numbers, so that moves can be left out when a sequence is shrunk:
-//! whatever they point at then may be another one, an unknown one, or one that was rolled back.
+//! Moves refer to joins and messages by number, so that moves can be left out when a sequence is shrunk. A number may
+//! then mean another one, an unknown one, or one that was rolled back.
 
 use std::time::{Duration, SystemTime};
 
@@ -71,7 +71,7 @@ pub(super) enum End {
     SavepointAt(usize),
 }
 
-/// What a move answered, as far as it must be the same everywhere.
+/// The result of a move, as far as it must be the same everywhere.
 #[derive(Debug, PartialEq)]
 pub(super) enum Answer {
     Started(Told<()>),
@@ -82,7 +82,7 @@ pub(super) enum Answer {
     Waits(Told<Seen>),
 }
 
-/// An answer, or what was refused: which of several unknown messages an error names is left open.
+/// A result, or a refusal: the contract leaves open which of several unknown messages an error names.
 type Told<T> = std::result::Result<T, String>;
 
 fn told<T>(answer: Result<T>) -> Told<T> {
@@ -92,7 +92,7 @@ fn told<T>(answer: Result<T>) -> Told<T> {
     })
 }
 
-/// What a look finds, with the time left in halves of a unit: the clocks are not read at the same moment.
+/// The state of a join, with the remaining time in halves of a unit: the clocks are not read at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     Unknown,
@@ -186,7 +186,7 @@ impl<'a> Moves<'a> {
         }
     }
 
-    /// Makes some of the moves on a store where it is now this late. What was published before is in `fresh`.
+    /// Applies some of the moves to a store, at this time. `fresh` has the messages published before.
     pub(super) async fn make<S: JoinStore>(
         &self,
         store: &S,

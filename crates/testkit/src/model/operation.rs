@@ -1,8 +1,8 @@
-//! What a random user, worker, or operator may do: small values from small sets, so that they meet.
+//! Random operations of a user, worker or operator: small values from small sets, so that they collide.
 //!
-//! Every duration is a multiple of [`UNIT`], or half of one: what the two clocks of a comparison differ by must never
-//! decide anything. What the contract leaves open (which of several a limited prune takes, say)
-//! must not be drawn.
+//! Every duration is a multiple of [`UNIT`], or half of one: the difference of the two clocks must never decide
+//! anything. Cases that the contract leaves open (which of several messages a limited prune takes, for example) must
+//! not be drawn.
 
 use std::time::{Duration, SystemTime};
 
@@ -58,7 +58,7 @@ pub(super) enum Operation {
         job: u8,
         turn: Ask,
     },
-    /// What is done to joins in one transaction.
+    /// Moves with joins in one transaction.
     Join {
         moves: Vec<Move>,
         end: End,
@@ -143,7 +143,7 @@ impl Ask {
     }
 }
 
-/// What an operator picks.
+/// An operator's filter.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     state: Option<State>,

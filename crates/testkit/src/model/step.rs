@@ -1,4 +1,4 @@
-//! One step on both stores, and the comparison of what they answered.
+//! One step on both stores, and the comparison of their results.
 //!
 //! The reference's clock ticks before each step and the store's clock is waited for, so that what happened earlier is
 //! earlier on both.
@@ -22,7 +22,7 @@ use crate::store_suite::records;
 /// More than any sequence has messages: limits that leave the choice to the store must not decide.
 const ALL: u32 = 1_000;
 
-/// A store and the reference, and what the sequence has met so far.
+/// A store and the reference, and the state of the sequence so far.
 pub(super) struct Pair<'a, F: Fixture> {
     fixture: &'a F,
     reference: MemoryStore,
@@ -31,7 +31,7 @@ pub(super) struct Pair<'a, F: Fixture> {
     ids: Vec<MessageId>,
     /// Every lease there ever was, as the reference and as the store number it.
     leases: Vec<(Lease, Lease)>,
-    /// What the jobs of this sequence are called, because a store may remember those of others.
+    /// The names of this sequence's jobs, because a store may remember other sequences' jobs.
     jobs: MessageId,
     /// Less than any join of this sequence.
     first_join: JoinId,
@@ -64,7 +64,7 @@ impl<'a, F: Fixture> Pair<'a, F> {
 
     /// Does one operation on both, and compares the answers.
     pub(super) async fn step(&mut self, operation: &Operation) -> Checked {
-        // A millisecond is what the coarsest database can tell apart.
+        // A millisecond is the resolution of the coarsest database.
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.clock.advance(Duration::from_millis(1));
         self.clocks = Clocks { reference: self.clock.now(), store: self.fixture.now().await };
@@ -242,7 +242,7 @@ impl<'a, F: Fixture> Pair<'a, F> {
         let back = pick.index.checked_rem(self.leases.len())?;
         let (mut r, mut s) = self.leases[self.leases.len() - 1 - back];
         r.epoch = r.epoch.wrapping_add(pick.later);
-        // What is a lease of the reference must be the same one of the store.
+        // Each lease of the reference must correspond to the same lease of the store.
         let other = self.leases.iter().find(|(reference, _)| *reference == r);
         s.epoch = other.map_or(s.epoch.wrapping_add(pick.later), |(_, store)| store.epoch);
         Some((r, s))
@@ -391,7 +391,7 @@ impl<'a, F: Fixture> Pair<'a, F> {
         store.joins(filter, Some(self.first_join), 200).await.unwrap().joins
     }
 
-    /// Compares what the other ways to ask for joins say.
+    /// Compares the results of the other queries for joins.
     pub(super) async fn compare_views(&self) -> Checked {
         let (reference, store) = (&self.reference, self.fixture.store());
         for id in &self.joins {
@@ -416,8 +416,7 @@ impl<'a, F: Fixture> Pair<'a, F> {
         Ok(())
     }
 
-    /// Compares what operators did to each message, and what was archived. The archive may hold what earlier sequences
-    /// left there.
+    /// Compares the history of each message, and the archive. The archive may hold messages of earlier sequences.
     pub(super) async fn compare_histories(&self) -> Checked {
         for id in &self.ids {
             let reference = self.reference.show(*id).await.unwrap().map(|(_, history)| history);

@@ -1,6 +1,6 @@
 //! A subscriber of `tracing` that keeps every event and every span, with all of their fields.
 //!
-//! It must never filter: what it leaves out, no test can object to.
+//! It must never filter: no test can check lines that it leaves out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,7 +53,7 @@ impl Visit for Logged {
     }
 }
 
-/// What was logged. Clones keep the same record.
+/// The recorded log. Clones keep the same record.
 #[derive(Clone, Debug, Default)]
 pub struct Logs {
     logged: Arc<Mutex<Vec<Logged>>>,

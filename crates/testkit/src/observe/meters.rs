@@ -13,7 +13,7 @@ use metrics::{
 /// A metric: its kind, its name, and its labels in order.
 type Name = (&'static str, String, Vec<(String, String)>);
 
-/// What was measured.
+/// The recorded metrics.
 #[derive(Debug, Default)]
 pub struct Meters(Mutex<BTreeMap<Name, Arc<Meter>>>);
 
@@ -78,7 +78,7 @@ impl Meters {
         found.flat_map(|(_, meter)| meter.0.lock().unwrap().clone()).collect()
     }
 
-    /// What a counter has counted, over all of its labels that match.
+    /// The value of a counter, over all of its matching labels.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "tests count to thousands")]
     pub fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         self.values("counter", name, labels).iter().sum::<f64>() as u64

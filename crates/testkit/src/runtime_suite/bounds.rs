@@ -112,7 +112,8 @@ pub async fn a_backlog_of_bytes<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
 }
 
-/// HOT-013, OBX-016: with slow handlers only what can start is claimed, and nothing while all of them are busy.
+/// HOT-013, OBX-016: with slow handlers only messages that can start are claimed, and none while all handlers are
+/// busy.
 pub async fn slow_handlers_slow_claiming<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate, store) = (Journal::new(), Gate::closed(), Counting::new(scene.store()));
     let builder = outbox(store.clone(), settings()).workers(2).on_topic("t", journal.gated("t", &gate));

@@ -1,6 +1,6 @@
 //! Draining: everything that is due, and what comes of it, and then the end.
 //!
-//! What is due later must stay for later.
+//! Messages that are due later must stay.
 
 use posthaste_core::{HandlerError, HandlerResult, Message, Outbox, Shared, State, StoreAdmin as _};
 use std::sync::{Arc, OnceLock};

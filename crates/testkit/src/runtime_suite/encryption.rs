@@ -27,7 +27,7 @@ fn secret(topic: &str) -> NewMessage {
     NewMessage::json(topic, &CANARY).header("customer", CANARY).build().unwrap()
 }
 
-/// Whether what the database has of a message shows anything of it.
+/// Whether the stored row of a message shows anything of its content.
 fn shows(record: &Record) -> bool {
     let Message { payload, headers, .. } = &record.message;
     payload.windows(CANARY.len()).any(|window| window == CANARY.as_bytes())
@@ -265,7 +265,7 @@ pub async fn its_header_is_reserved<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
-/// OBX-125: what an error repeats of an encrypted message is blotted out, as of any other.
+/// OBX-125: words of an encrypted message in an error are redacted, as of any other.
 pub async fn errors_do_not_tell<F: Fixture>(scene: &Scene<F>) {
     let outbox = outbox(scene.store(), settings())
         .encryption(keys())
@@ -287,7 +287,7 @@ pub async fn errors_do_not_tell<F: Fixture>(scene: &Scene<F>) {
 
 /// A cipher that panics costs its message an attempt, and its publisher an error; everything else goes on.
 pub async fn a_panicking_cipher<F: Fixture>(scene: &Scene<F>) {
-    /// Opens nothing, and seals what is not for a topic of its own.
+    /// Opens nothing, and seals all but a special topic.
     #[derive(Debug)]
     struct Panics;
     impl Cipher for Panics {

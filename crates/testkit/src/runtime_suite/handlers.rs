@@ -1,6 +1,6 @@
 //! Several handlers of one message: their order, and which of them a retry runs.
 //!
-//! One that is done must not be called again, in whatever process the retry takes place.
+//! A handler that is done must not be called again, whichever process runs the retry.
 
 use posthaste_core::{HandlerError, ReceiverState, State};
 

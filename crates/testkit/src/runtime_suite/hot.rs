@@ -47,8 +47,7 @@ async fn is_hot<S: Transactions>(outbox: &Outbox<S>) -> bool {
     matches!(enqueued, posthaste_core::Enqueued::New { lease: Some(_), .. })
 }
 
-/// HOT-002: a savepoint rolled back by a statement of the user's removes the messages published since, and only
-/// those.
+/// HOT-002: a savepoint that the user rolls back by a statement removes the messages published since, and only those.
 pub async fn a_savepoint_rolled_back<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = outbox(store.clone(), hot_only()).on_topic("t", journal.noting("t")).build().await.unwrap();

@@ -1,5 +1,4 @@
-//! The jobs of an outbox that runs: what they do, that they have one turn for all processes, and that they can be
-//! switched off.
+//! The jobs of a running outbox: their effects, one turn for all processes, and switching them off.
 //!
 //! Turns are counted, not timed.
 

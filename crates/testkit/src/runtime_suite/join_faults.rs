@@ -99,7 +99,8 @@ async fn looked_too_early<F: Fixture>(scene: &Scene<F>, all_done: usize) -> Dura
     took
 }
 
-/// JOIN-055, JOIN-060: nor is the end of a join missed that is told while a claim is under way which came too early for it.
+/// JOIN-055, JOIN-060: nor is the end of a join missed that is notified while a claim is under way that started too
+/// early to see it.
 pub async fn a_claim_that_came_too_early<F: Fixture>(scene: &Scene<F>) {
     soon(async |n| claimed_too_early(scene, 3 * (n + 1)).await).await;
 }
@@ -129,7 +130,7 @@ async fn crash_before_the_ack<F: Fixture>(scene: &Scene<F>, inner: F::Store) -> 
     let (journal, store) = (Journal::new(), Counting::new(inner));
     let mut reaping = settings();
     reaping.reap = Schedule::every(ms(50));
-    // The one that dies handles waits, and nothing of what they send.
+    // The one that dies handles waits, but not their continuations.
     let dying = outbox(store.clone(), settings()).on_topic("t", journal.noting("t")).build().await.unwrap();
     let other =
         outbox(store.clone(), reaping).on_topic("next", journal.noting("next")).build().await.unwrap();
@@ -177,7 +178,7 @@ pub async fn a_crash_before_the_ack<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(again, ["false", "true"]);
 }
 
-/// JOIN-056, RMQ-011: nor does it where what is done is deleted, and the first continuation's row with it.
+/// JOIN-056, RMQ-011: nor does it where done messages are deleted, and the first continuation's row with them.
 pub async fn a_crash_where_nothing_is_kept<F: Fixture>(scene: &Scene<F>) {
     let (store, continuations) = crash_before_the_ack(scene, scene.fixture.store_that_deletes()).await;
     assert_eq!(continuations, 1);

@@ -1,6 +1,6 @@
-//! The messages that wait for joins: what they look at, what they send, and that waiting costs nothing.
+//! Messages that wait for joins: their checks, their continuations, and that waiting costs nothing.
 //!
-//! What a wait decides follows from the join alone. No case may depend on how often it looks.
+//! A wait's decision follows from the join alone. No case may depend on how often it checks.
 
 use posthaste_core::{
     ErrorKind, FailureClass, JoinId, JoinStatus, JoinWait, NewJoin, NewMessage, Schedule, State, Store as _,
@@ -164,8 +164,8 @@ pub async fn outages_do_not_end_a_wait<F: Fixture>(scene: &Scene<F>) {
     assert_eq!((journal.count(), store.calls("continue_join")), (1, 3));
 }
 
-/// JOIN-054, JOIN-055, JOIN-057, OBX-092, OBX-093, OBX-094: the join's end and the wait's policy choose what is sent, if
-/// anything; and the wait is done in any case.
+/// JOIN-054, JOIN-055, JOIN-057, OBX-092, OBX-093, OBX-094: the join's end and the wait's policy choose the
+/// continuation, if any; the wait is done in any case.
 pub async fn the_join_decides<F: Fixture>(scene: &Scene<F>) {
     let (journal, fixture) = (Journal::new(), &scene.fixture);
     let outbox =

@@ -80,8 +80,8 @@ async fn take_away<F: Fixture>(scene: &Scene<F>) -> Message {
     claim_elsewhere(&store, 1, HOUR).await.remove(0)
 }
 
-/// An outbox that renews its leases every second, but does not look at the table again: it must not claim
-/// itself what is taken away from it. Its one message is under way.
+/// An outbox that renews its leases every second, but does not poll again: it must not claim the message that is
+/// taken away from it. That message is under way.
 async fn busy_with_one<F: Fixture, Args: 'static>(
     scene: &Scene<F>,
     handler: impl posthaste_core::Handler<Args>,
@@ -99,8 +99,8 @@ async fn busy_with_one<F: Fixture, Args: 'static>(
     (outbox, running, id)
 }
 
-/// OBX-059, protocol rules 2 and 3: a handler whose lease was lost is told to stop; what it says afterwards changes
-/// nothing, and the loss is counted.
+/// OBX-059, protocol rules 2 and 3: a handler whose lease was lost is told to stop; its later result changes nothing,
+/// and the loss is counted.
 pub async fn a_lost_lease_cancels<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let noting = journal.clone();

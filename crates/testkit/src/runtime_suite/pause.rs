@@ -1,6 +1,6 @@
 //! Pauses while an outbox runs: what comes from memory obeys them, too.
 //!
-//! A dispatcher learns of a pause within seconds; a case waits for what follows from it, never for the time.
+//! A dispatcher learns of a pause within seconds; a case waits for the effect, never for the time.
 
 use posthaste_core::{MessageId, Outbox, State, Store as _, StoreAdmin as _, Transactions};
 use tokio::time::Instant;
@@ -44,7 +44,8 @@ pub async fn the_hot_path_obeys<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
 }
 
-/// A dispatcher that runs learns of a pause, and of its end: then what has gathered is delivered, without waiting for a poll.
+/// A dispatcher that runs learns of a pause, and of its end: then the waiting messages are delivered, without waiting
+/// for a poll.
 pub async fn slow_learned_while_it_runs<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox =

@@ -107,7 +107,7 @@ pub async fn scheduled_messages_come_on_time<F: Fixture>(scene: &Scene<F>) {
     running.stop().await;
 }
 
-/// HOT-014: what a handler put off is looked for when it is due, however seldom the table is looked at.
+/// HOT-014: a deferred message is polled for when it is due, however seldom the table is polled otherwise.
 pub async fn known_due_times_are_kept<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let handler = journal.handler("t", async |message| {

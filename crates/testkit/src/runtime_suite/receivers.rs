@@ -103,7 +103,7 @@ pub async fn a_sink_that_comes_and_goes<F: Fixture>(scene: &Scene<F>) {
     assert_eq!((taken(&flapping), taken(&up)), ((200, 200), (200, 200)));
 }
 
-/// F1: what a process left waiting for a sink is sent by the next one, as soon as that starts.
+/// F1: messages that a process left waiting for a sink are sent by the next process as soon as it starts.
 pub async fn an_outage_outlives_its_process<F: Fixture>(scene: &Scene<F>) {
     let (down, up) = (ScriptedSink::new("a"), ScriptedSink::new("b"));
     down.go_down("nobody answers");
@@ -270,7 +270,7 @@ pub async fn a_requeue_is_for_those_that_gave_up<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.handlers_of(id), ["gives up", "takes", "gives up"]);
 }
 
-/// What the two cases below have in common: a first handler that never ends, and a second one behind it.
+/// Shared by the two cases below: a first handler that never ends, and a second one behind it.
 async fn behind_one_that_does_not_end<F: Fixture>(
     scene: &Scene<F>,
     first: impl Fn(posthaste_core::Message) -> posthaste_core::Answering + Send + Sync + 'static,

@@ -144,7 +144,7 @@ pub async fn deferred_and_dead<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.handlers_of(never.message.id), ["never"]);
 }
 
-/// INB-006, protocol rule 13: what is down costs no attempt and says so; what refuses costs one and says so.
+/// INB-006, protocol rule 13: an outage costs no attempt and a refusal costs one; both are recorded so.
 pub async fn outages_cost_no_attempt<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let io = journal.handler("io", async |_| {
@@ -326,7 +326,7 @@ pub async fn a_blocked_thread<F: Fixture>(scene: &Scene<F>) {
         }
     };
     let mut settings = settings();
-    // Time enough for it to begin, and to block: what is cancelled before does not block.
+    // Time enough for it to begin, and to block: a handler that is cancelled before does not block.
     (settings.workers, settings.handler_timeout, settings.cancel_grace) = (2, ms(1_500), ms(50));
     let outbox = outbox(scene.store(), settings)
         .on_topic("blocking", blocking)

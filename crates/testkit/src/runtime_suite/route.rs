@@ -1,4 +1,4 @@
-//! Which handler a message goes to, and what the handler is given.
+//! Which handler a message goes to, and the handler's arguments.
 //!
 //! Messages of a topic without a handler here must not be charged.
 
@@ -140,7 +140,7 @@ pub async fn handlers_get_the_whole_message<F: Fixture>(scene: &Scene<F>) {
     }
 }
 
-/// What a program might have for its topics, and for its aggregates.
+/// A program's own types for topics and aggregates.
 #[derive(Clone, Copy)]
 enum Topic {
     Placed,
@@ -218,7 +218,7 @@ pub async fn names_of_every_kind<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(state(outbox.store(), elsewhere).await, Some(State::Ready));
 }
 
-/// HOT-006: handlers share what the outbox was given, and one that needs more than that does not build.
+/// HOT-006: handlers share the outbox's values, and one that needs a missing value does not build.
 pub async fn handlers_share_values<F: Fixture>(scene: &Scene<F>) {
     let gate = Gate::closed();
     let handler = async |_: Message, Shared(gate): Shared<Gate>, Shared(number): Shared<u8>| {

@@ -48,7 +48,7 @@ fn loaded(topic: &str, n: usize) -> MessageBuilder {
         .aggregate("Order", "canary-aggregate-7")
 }
 
-/// What an error of a careless handler says.
+/// The error of a careless handler.
 fn echo(message: &Message) -> String {
     format!("cannot handle {:?} of {:?}, {:?}: {}", message.key, message.tenant_id, message.correlation_id, {
         let payload = String::from_utf8_lossy(&message.payload);

@@ -154,7 +154,7 @@ pub async fn a_dropped_run_finishes<F: Fixture>(scene: &Scene<F>) {
     assert_all_given_back(outbox.store()).await;
 }
 
-/// HOT-019: any future can be what a run ends with.
+/// HOT-019: any future can end a run.
 pub async fn any_future_ends_it<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate) = (Journal::new(), Gate::closed());
     let outbox = outbox(scene.store(), settings()).on_topic("t", journal.noting("t")).build().await.unwrap();

@@ -1,4 +1,4 @@
-//! What an outbox says about itself: its log and its metrics.
+//! The log and the metrics of an outbox.
 //!
 //! Levels and fields are what operators have built alerts on: a case names each of them.
 

@@ -95,7 +95,7 @@ pub async fn a_retry_sends_to_the_others<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(record(outbox.store(), id).await.message.attempts, 2);
 }
 
-/// Protocol rule 13: what a verdict says is what becomes of the message.
+/// Protocol rule 13: the verdict decides the message's outcome.
 pub async fn verdicts_decide<F: Fixture>(scene: &Scene<F>) {
     let sink = ScriptedSink::new("sink");
     sink.answer(|message| match message.topic.as_str() {
@@ -272,7 +272,7 @@ pub async fn the_others_wait_for_it<F: Fixture>(scene: &Scene<F>) {
         !sink.batches().is_empty() && records.iter().all(|record| record.state == State::Leased)
     })
     .await;
-    // What came after them is done by now, so they have asked to be sent.
+    // Later messages are done by now, so these have asked to be sent.
     let note = outbox.enqueue(draft("note")).await.unwrap().id();
     becomes(outbox.store(), note, State::Done).await;
     assert_eq!(sink.batches().iter().map(Vec::len).collect::<Vec<_>>(), [1]);

@@ -1,5 +1,5 @@
-//! What the cases share: outboxes that are quick, a journal of what handlers were given, gates that hold them up, and
-//! waiting for a condition.
+//! Shared by the cases: fast outboxes, a journal of handled messages, gates that hold handlers up, and waiting for a
+//! condition.
 //!
 //! Nothing here asserts a requirement. Nothing here may wait for a time instead of a condition.
 
@@ -302,7 +302,7 @@ impl Blocker {
         Self(blocking)
     }
 
-    /// What a handler does that blocks its thread.
+    /// Blocks the handler's thread.
     pub(crate) fn block(&self) -> impl Fn() + Clone + Send + Sync + 'static {
         let blocking = Arc::clone(&self.0);
         move || {

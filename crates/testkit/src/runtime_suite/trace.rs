@@ -1,4 +1,4 @@
-//! The W3C trace context: from a publisher to its handlers, and on to what they publish.
+//! The W3C trace context: from a publisher to its handlers, and on to the messages that they publish.
 //!
 //! A message must never fail because of it.
 
@@ -16,7 +16,8 @@ use crate::Fixture;
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// RMQ-006: a header's trace is the current one in the handler, and in whatever it publishes, by either door.
+/// RMQ-006: a header's trace is the current one in the handler, and in the messages that it publishes, on either
+/// path.
 pub async fn a_trace_goes_on<F: Fixture>(scene: &Scene<F>) {
     type Own<S> = Arc<OnceLock<Outbox<S>>>;
     let (journal, own) = (Journal::new(), Own::<F::Store>::default());

@@ -1,7 +1,7 @@
 //! Watches a simulated run and reports what must never happen. The simulated store and the handlers tell it everything
 //! at the moment it takes place; it trusts no other source.
 //!
-//! It must never accuse the innocent: what a fault excuses is excused, and no more. The first objection is kept.
+//! It must never report a false violation: a fault excuses its own effects, and no more. The first violation is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -36,7 +36,7 @@ pub(super) enum Sweep {
     Bury,
 }
 
-/// What the audit knows of an incarnation.
+/// The audit's knowledge of an incarnation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub(super) workers: usize,
@@ -99,7 +99,7 @@ impl Run {
     }
 }
 
-/// What a settlement, or the row, says of a handler: `done`, `waiting` or `gave-up`.
+/// The state of a handler in a settlement, or in the row: `done`, `waiting` or `gave-up`.
 fn said_of<'a>(lines: &'a [String], handler: &str) -> &'a str {
     let own = lines
         .iter()
@@ -320,7 +320,7 @@ impl Audit {
             .rows
             .iter()
             .find(|(_, row)| row.state == Some(State::Leased) && row.holder == Some(life) && !is_late(row));
-        // What a fault kept from it, it could not give back.
+        // It could not give back messages that a fault kept from it.
         if let Some((n, _)) = held.filter(|_| {
             self.lives[life].last_fault.max(self.lives[life].last_error).max(self.last_jump).is_none()
         }) {
@@ -358,7 +358,7 @@ impl Audit {
             again: self.rows.contains_key(&n),
             died: false,
         };
-        // A store that no longer has the first cannot know the second for what it is.
+        // A store that no longer has the first cannot recognise the second as a duplicate.
         let before = self.rows.insert(n, row);
         if before.as_ref().is_some_and(|before| before.state.is_some()) {
             self.object(format!("I3: message {n} became visible twice"));
@@ -397,8 +397,8 @@ impl Audit {
         let facts = &mut self.lives[life];
         for (message, n) in messages.iter().zip(numbers) {
             facts.known.insert(message.lease());
-            // What is under way here already, or is a suspect while another one runs, does not wait: it is put off. And
-            // when the outbox's own handler begins, or a batch of a sink, is not seen from outside.
+            // A message that is under way here already, or a suspect while another one runs, does not wait: it is put
+            // off. When the outbox's own handler begins, or a batch of a sink, is not visible from outside.
             let is_unseen = [WAIT, BOTH].contains(&message.topic.as_str());
             let put_off = message.lease_losses > 0 || facts.running.contains(&n) || is_unseen;
             // A lease that ran out while the answer to a renewal was under way is forgotten unseen.
@@ -453,7 +453,7 @@ impl Audit {
         self.written.insert(lease, at);
     }
 
-    /// What a process wants to become of a message must be what its handlers said: I10, and rule 16.
+    /// A process's outcome for a message must match its handlers' results: I10, and rule 16.
     pub(super) fn settling(&mut self, life: Life, settlement: &Settlement, at: u64) {
         let lease = settlement.lease;
         self.dropped(life, lease);
@@ -690,7 +690,7 @@ impl Audit {
                 }
                 (Sweep::Requeue, State::Dead, Some(State::Ready)) => {
                     (row.attempts, row.losses, row.lost) = (0, 0, row.epoch);
-                    // What was claimed before may be delivered before it.
+                    // Messages that were claimed before may be delivered before it.
                     row.committed = event;
                     row.again = true;
                     changes.push(("requeue", *n));
@@ -804,8 +804,8 @@ impl Audit {
         }
     }
 
-    /// I6, as handlers see it: what was visible before this one was claimed, and comes before it, has been delivered or is
-    /// over.
+    /// I6, as handlers see it: each message that was visible before this one was claimed, and comes before it, has been
+    /// delivered or has ended.
     fn order_of_key(&mut self, n: usize) {
         let Some(key) = self.scripts[n].key else { return };
         let row = &self.rows[&n];
@@ -855,7 +855,7 @@ impl Audit {
 
     // The end
 
-    /// I12, and that the table is what the audit thinks it is.
+    /// I12, and that the table matches the audit's state.
     pub(super) fn finish(&mut self, records: &[Record]) {
         let there: BTreeMap<usize, &Record> =
             records.iter().map(|record| (self.number_of(record.message.id), record)).collect();
@@ -878,7 +878,8 @@ impl Audit {
         }
     }
 
-    /// What is not over, and not excused by what stands before it in its key, or by having no handler: I11.
+    /// Messages that have not ended, and are not excused by an earlier one of their key, or by a missing handler:
+    /// I11.
     pub(super) fn unfinished(&self, records: &[Record]) -> Option<usize> {
         let mut blocked: BTreeSet<&str> = BTreeSet::new();
         for record in records {
@@ -928,7 +929,7 @@ fn expected_of_several(
     }
     let is_any = |state: &str| handlers.iter().any(|name| said_of(lines, name) == state);
     let (is_left, gave_up) = (is_any("waiting"), is_any("gave-up"));
-    // What a handler answers after it timed out does not count.
+    // A handler's result after it timed out does not count.
     let late = timed_out.then_some(FailureClass::Business);
     let failures: Vec<FailureClass> = run.failures().into_iter().chain(late).collect();
     let is_expected = match &settlement.outcome {
@@ -948,7 +949,7 @@ fn expected_of_several(
     }
 }
 
-/// What was never started may only be given back, or put off because its last delivery is still under way.
+/// A message that was never started may only be given back, or put off because its last delivery is still under way.
 fn unstarted(outcome: &Outcome) -> Result<(), String> {
     match outcome {
         Outcome::Release | Outcome::Defer { .. } => Ok(()),

@@ -1,7 +1,7 @@
-//! The part of the audit that watches joins: I7, that what is counted is what happened, and I8, that what waits for a join
-//! sends one continuation when the join is over, and none before.
+//! The part of the audit that watches joins: I7, that the counts match the events, and I8, that a wait sends one
+//! continuation when its join has ended, and none before.
 //!
-//! It is told what the simulated database did, and compares that with the joins and steps that are there in the end.
+//! The simulated database reports its changes, and the audit compares them with the joins and steps at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use posthaste_core::{EndedJoin, Join, JoinId, JoinStatus, MessageId, NewMessage,
 use super::audit::{Audit, join_number};
 use super::plan::{Joining, Plan};
 
-/// What is known of joins.
+/// The audit's knowledge of joins.
 #[derive(Debug)]
 pub(super) struct JoinAudit {
     plans: Vec<Joining>,
@@ -160,14 +160,14 @@ impl Audit {
             StepStatus::Completed | StepStatus::LateCompleted => matches!(state, Some(State::Done) | None),
             StepStatus::Failed | StepStatus::LateFailed => matches!(state, Some(State::Dead) | None),
         };
-        // What came to life again may differ from what was counted.
+        // A requeued step may differ from the count.
         if right || (!first_life && step.status != StepStatus::Pending) {
             return Ok(());
         }
         Err(format!("its step {n} is {:?}, and the message is {state:?}", step.status))
     }
 
-    /// I8, in the end: what waited for a join that is over has gone on, and what it sent has been delivered.
+    /// I8, at the end: each wait for an ended join has gone on, and its continuation has been delivered.
     pub(super) fn finish_joins(&mut self, joins: &[(Join, Vec<Step>)], liveness: bool) {
         // What ended while the nodes did could not go on any more.
         let rested: BTreeSet<JoinId> = self.joins.over.keys().copied().collect();

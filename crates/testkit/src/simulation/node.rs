@@ -1,7 +1,7 @@
 //! The nodes: each is a real outbox that runs over its own view of the simulated database, with handlers that do what the
 //! plan says, and is crashed, paused, halted and restarted.
 //!
-//! A process that crashed is not cleaned up: whatever is left of it waits for ever and may change nothing any more.
+//! A process that crashed is not cleaned up: its tasks wait for ever and may change nothing any more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -90,7 +90,7 @@ impl Node {
         self.world.state().audit.gone(self.being.life);
         self.being.die();
         self.close();
-        // What is left of it comes to rest; dead, it changes nothing.
+        // Its tasks come to rest; dead, they change nothing.
         self.shutdown.now();
     }
 
@@ -100,7 +100,7 @@ impl Node {
         self.being.pause(until);
     }
 
-    /// Told to end at once: what it had keeps its leases.
+    /// Told to end at once: its messages keep their leases.
     pub(super) async fn halt(self) {
         let now = self.world.now();
         self.world.fault(Fault::Halt, Some(self.being.life), now);
@@ -143,8 +143,8 @@ impl Node {
         }
     }
 
-    /// Waits for its end, and tells whether it was a good one. A message may kill it on the way: what is left of it then may
-    /// wait for ever.
+    /// Waits for its end, and tells whether it was a good one. A message may kill it on the way: its tasks may then wait for
+    /// ever.
     async fn over(self) -> bool {
         let ended = tokio::select! {
             biased;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use posthaste_core::{OrderPolicy, Schedule, Settings};
 
-/// What can go wrong, or be done on purpose. Each seed has its own subset, with its own rates.
+/// Faults and deliberate actions. Each seed has its own subset, with its own rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     /// A call fails, and nothing was changed.
@@ -93,7 +93,7 @@ impl Fault {
     }
 }
 
-/// What a handler does with a message, once.
+/// A handler's behaviour for a message, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Act {
     Succeed,

@@ -126,7 +126,7 @@ async fn own(world: &World, door: &Door, job: &Job) -> Result<()> {
     }
 }
 
-/// What is done to a join in one transaction.
+/// Moves with a join in one transaction.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Start,
@@ -134,7 +134,7 @@ enum Step {
     Cancel,
 }
 
-/// Starts a join, and whatever is done to it later, each in a task of its own.
+/// Starts a join, and its later moves, each in a task of its own.
 pub(super) fn join(world: &Arc<World>, n: usize) {
     let plan = &world.plan.joins[n];
     let later = plan.later.iter().map(|(at, message)| (*at, Step::Attach(*message)));
@@ -144,7 +144,7 @@ pub(super) fn join(world: &Arc<World>, n: usize) {
     }
 }
 
-/// Does it, and again with the same ids if it failed; what is refused stays refused.
+/// Does it, and again with the same ids if it failed; a refusal is final.
 async fn join_step(world: Arc<World>, n: usize, at: u64, step: Step) {
     tokio::time::sleep_until(world.at(at)).await;
     for attempt in 0..4 {

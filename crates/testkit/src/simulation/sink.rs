@@ -1,6 +1,6 @@
 //! Sinks of a simulated run: two that get the same messages, each with outages of its own.
 //!
-//! What a sink took is told to the audit at once, even if its answer is lost.
+//! The audit learns at once which messages a sink took, even if its answer is lost.
 
 use std::sync::Arc;
 use std::time::Duration;

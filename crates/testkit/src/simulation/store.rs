@@ -1,6 +1,6 @@
 //! A store in memory behind a network that delays and loses requests and replies, as one process sees it.
 //!
-//! Every call is a request, a change and a reply. What a fault does not touch is done exactly as the reference does it:
+//! Every call is a request, a change and a reply. Without a fault, each call does exactly what the reference does:
 //! nothing here may be kinder than a database.
 
 use std::ops::{Deref, DerefMut};
@@ -53,7 +53,7 @@ enum Kind {
     Whole,
     /// A statement in a caller's transaction: if it fails, the transaction is lost.
     Statement,
-    /// A commit, of whatever.
+    /// A commit of any kind.
     Commit,
 }
 
@@ -236,7 +236,7 @@ impl SimStore {
             }
             Fate::Fine | Fate::After(_) => {}
         }
-        // What was sent before the end may arrive after it.
+        // A request that was sent before the end may arrive after it.
         if self.being.is_dead() {
             let arrives = world.state().rng.bool();
             world.hit(if arrives { "applied after a crash" } else { "lost in a crash" });
@@ -273,7 +273,7 @@ impl SimStore {
         }
     }
 
-    /// Numbers and keeps what an insert stored.
+    /// Numbers and keeps the inserted rows.
     fn stored(
         &self,
         messages: &[NewMessage],
@@ -294,7 +294,7 @@ impl SimStore {
         pending
     }
 
-    /// What was stored is visible now.
+    /// The stored rows are visible now.
     fn visible(&self, pending: Vec<Pending>) {
         let now = self.world.now();
         let mut state = self.world.state();
@@ -673,7 +673,7 @@ impl TransactionalStore for SimStore {
         if connection.doomed {
             return Err(error(ErrorKind::Database));
         }
-        // Whatever goes wrong from here on, the transaction is useless.
+        // Any failure from here on makes the transaction useless.
         connection.doomed = true;
         let number = connection.number;
         let (memory, pending) = (&mut connection.memory, &mut connection.pending);

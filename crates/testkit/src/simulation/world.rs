@@ -160,7 +160,7 @@ pub enum Sabotage {
     IgnoreEpochs,
     /// Renewals are answered, and not done.
     NoRenewal,
-    /// Whatever is rolled back to a savepoint is said to have survived.
+    /// Rows that are rolled back to a savepoint are reported as survivors.
     EverythingSurvives,
     /// A release is charged as an attempt.
     ChargeReleases,

@@ -1,4 +1,4 @@
-//! What arrives is what was sent.
+//! Arrived messages equal the sent ones.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use posthaste_core::{Headers, TRACEPARENT};
 use super::support::{CANARY, arrived, message, messages, send};
 use crate::SinkFixture;
 
-/// RMQ-001: what a sink says it took is there, each message once.
+/// RMQ-001: messages that a sink reports as taken have arrived, each once.
 pub async fn everything_arrives<F: SinkFixture>(fixture: &Arc<F>) {
     fixture.take("order.placed").await;
     let sink = fixture.sink(fixture.server());

@@ -72,7 +72,7 @@ impl Sender {
         }
     }
 
-    /// Stops, and checks what must hold at any end: no attempt charged, nothing dead.
+    /// Stops, and checks the invariants of any end: no attempt charged, nothing dead.
     async fn stop(self) {
         self.shutdown.begin();
         self.task.await.unwrap().unwrap();

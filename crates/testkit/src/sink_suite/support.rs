@@ -1,4 +1,4 @@
-//! What the cases share: messages to send, and waiting for what must arrive.
+//! Shared by the cases: messages to send, and waiting for their arrival.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{Arrived, SinkFixture, claimed};
 
-/// How long a case waits for what must come, on a machine that is slow and busy with other things.
+/// How long a case waits for messages that must come, on a slow and busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 /// In every payload and header: it must never be seen in a log.
 pub(crate) const CANARY: &str = "canary-7f3a";
@@ -32,7 +32,7 @@ pub(crate) async fn send(sink: &impl Sink, batch: &[Arc<Message>]) -> Vec<Verdic
     verdicts
 }
 
-/// What has arrived of a topic, once it is all of these and whatever else.
+/// The arrived messages of a topic, once they include all of these.
 pub(crate) async fn arrived<F: SinkFixture>(
     fixture: &Arc<F>,
     topic: &str,

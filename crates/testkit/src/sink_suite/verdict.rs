@@ -72,7 +72,8 @@ pub async fn many_batches_at_a_time<F: SinkFixture>(fixture: &Arc<F>) {
     assert_eq!(arrived(fixture, "known", &known).await.len(), known.len());
 }
 
-/// Protocol rule 13: what is larger than the receiver takes is said to be so, and harms nothing that comes with it or after it.
+/// Protocol rule 13: a message that is larger than the receiver takes is reported as too large, and harms no message
+/// with it or after it.
 pub async fn too_large_is_said<F: SinkFixture>(fixture: &Arc<F>) {
     let Some(bytes) = F::TOO_LARGE else { return };
     fixture.take("sizes").await;

@@ -107,7 +107,7 @@ pub async fn a_duplicate_is_not_born<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(store, 10).await, [message.id()]);
 }
 
-/// The leases of what was born through this transaction.
+/// The leases of messages stored leased in this transaction.
 async fn born_in<F: Fixture>(fixture: &F, tx: &mut F::Transaction, messages: &[NewMessage]) -> Vec<Lease> {
     let me = worker("hot");
     let birth = Birth::Leased { worker: &me, lease: LEASE };
@@ -119,7 +119,7 @@ async fn born_in<F: Fixture>(fixture: &F, tx: &mut F::Transaction, messages: &[N
     enqueued.iter().map(lease).collect()
 }
 
-/// HOT-002: what was born in a transaction is there for that transaction, in the order of the question.
+/// HOT-002: a transaction sees the messages that it stored, in the order of the request.
 pub async fn survivors_of_a_transaction<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let mut tx = fixture.begin().await;
@@ -131,7 +131,7 @@ pub async fn survivors_of_a_transaction<F: Fixture>(fixture: &Arc<F>) {
     fixture.commit(tx).await;
 }
 
-/// HOT-002: what went with a savepoint is not there, and what came before and after it is.
+/// HOT-002: messages of a rolled-back savepoint are not there; messages before and after it are.
 pub async fn survivors_of_a_savepoint<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let mut tx = fixture.begin().await;

@@ -117,7 +117,7 @@ pub async fn requeued_in_order<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(store, 100).await, expected);
 }
 
-/// Burying gives up what is ready: dead with who and why, never claimed, and requeueable.
+/// Burying gives up ready messages: dead with who and why, never claimed, and requeueable.
 pub async fn bury_gives_up<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let ids = enqueue(store, &[plain(), draft("topic").delay(HOUR).build().unwrap()]).await;
@@ -144,7 +144,8 @@ pub async fn bury_gives_up<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_ids(store, 10).await, ids);
 }
 
-/// Burying does not touch what is leased, done, or dead without holding a key; it takes dead ones that do.
+/// Burying does not touch messages that are leased, done, or dead without blocking a key; it takes dead ones that
+/// block one.
 pub async fn bury_takes_only_what_waits<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let done = leased(store).await;

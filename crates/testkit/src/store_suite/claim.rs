@@ -1,4 +1,4 @@
-//! Taking messages: which ones, how many, in which order, and what a claim changes.
+//! Claims: which messages, how many, in which order, and the changes that a claim makes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use posthaste_core::{ClaimRequest, Lease, MessageId, Outcome, State, Store, Stor
 use super::support::*;
 use crate::Fixture;
 
-/// OBX-017, OBX-019, OBX-020, OBX-021, OBX-022: a claim leases what it returns to its worker, for as long as it asked.
+/// OBX-017, OBX-019, OBX-020, OBX-021, OBX-022: a claim leases the returned messages to its worker, for the requested
+/// time.
 pub async fn a_claim_leases<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let id = enqueue_one(store, plain()).await;
@@ -45,7 +46,7 @@ pub async fn an_empty_queue_has_nothing<F: Fixture>(fixture: &Arc<F>) {
     assert!(claim(fixture.store(), 10).await.is_empty());
 }
 
-/// OBX-024, OBX-025, OBX-032, OBX-048: what is done or dead is not claimed.
+/// OBX-024, OBX-025, OBX-032, OBX-048: done and dead messages are not claimed.
 pub async fn what_is_over_is_not_claimed<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let done = leased(store).await;
@@ -90,7 +91,7 @@ pub async fn the_order_of_a_claim<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claimed, expected);
 }
 
-/// Rule 11: what has waited longer goes first, also between batches, tries and deferred ones.
+/// Rule 11: messages that have waited longer go first, also between batches, retries and deferred ones.
 pub async fn whoever_waited_longer_goes_first<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let tried = leased(store).await;
@@ -149,7 +150,7 @@ pub async fn topics_are_compared_byte_by_byte<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claimed.iter().map(|message| message.topic.as_str()).collect::<Vec<_>>(), ["tail.a"]);
 }
 
-/// A limit is filled from what the topics let through, not from what they hold back.
+/// Only messages of the claimed topics count towards the limit.
 pub async fn other_topics_do_not_use_up_the_limit<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     enqueue(store, &plains(50)).await;

@@ -178,7 +178,7 @@ pub async fn prefixes_are_text<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
-/// OBX-007, OBX-009, HOT-008, rule 15: every name may have all of its bytes, whatever characters they make up.
+/// OBX-007, OBX-009, HOT-008, rule 15: every name may use all of its bytes, with any characters.
 pub async fn names_of_full_length<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let fill = |c: char, bytes: usize| {

@@ -1,4 +1,4 @@
-//! Storing messages outside of a user's transaction: what is kept, when it is due, and what counts as a duplicate.
+//! Storing messages outside of a user's transaction: stored fields, due times and duplicates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub async fn a_message_is_stored_as_given<F: Fixture>(fixture: &Arc<F>) {
     assert!(history.is_empty());
 }
 
-/// OBX-008, OBX-016: what is left out is none, and an empty text is the same as none.
+/// OBX-008, OBX-016: a field that is left out is none, and an empty text is the same as none.
 pub async fn what_is_left_out_is_none<F: Fixture>(fixture: &Arc<F>) {
     let bare = plain();
     let empty = draft("topic").key("").correlation_id("").aggregate("", "").tenant_id("").dedup_key("");

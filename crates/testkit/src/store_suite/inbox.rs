@@ -1,4 +1,4 @@
-//! The inbox: what a consumer has acted upon is remembered in the transaction in which it acts, and known again.
+//! The inbox: a consumer records a message in the transaction in which it acts, and recognises it later.
 //!
 //! A case has one transaction at a time: some databases have one writer.
 
@@ -64,7 +64,7 @@ pub(crate) async fn act<S: TransactionalStore>(
     store.insert(connection, &[Effects::effect(consumer, message.id)], Birth::Ready).await.map(drop)
 }
 
-/// What the usual consumer remembers of a message.
+/// The usual consumer's row of a message.
 pub(crate) async fn remembered<S: InboxStore>(store: &S, message: &Received) -> Option<InboxRecord> {
     store.remembered(CONSUMER, &message.source, message.id).await.unwrap()
 }
@@ -192,7 +192,7 @@ pub async fn what_is_dropped_is_rolled_back<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(once(&**fixture, &inbox, &message).await, Once::First);
 }
 
-/// INB-001, INB-002, M-17: the row and what the consumer changes commit together, or not at all.
+/// INB-001, INB-002, M-17: the row and the consumer's changes commit together, or not at all.
 pub async fn row_and_effect_share_one_fate<F: Fixture>(fixture: &Arc<F>) {
     let (store, inbox, message) = (fixture.store(), inbox(&**fixture), received());
     let mut tx = fixture.begin().await;

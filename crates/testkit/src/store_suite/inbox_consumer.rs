@@ -1,4 +1,4 @@
-//! A consumer with its inbox: what its handler says, what the broker is told, and what is in the database afterwards.
+//! A consumer with its inbox: the handler's result, the reply to the broker, and the database afterwards.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::inbox::{CONSUMER, act, altered, assert_acted, inbox, received, rememb
 use super::support::*;
 use crate::Fixture;
 
-/// What a handler does after it has changed something.
+/// A handler's result after a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
     Done,
@@ -112,7 +112,7 @@ pub async fn acts_once<F: Fixture>(fixture: &Arc<F>) {
     assert_acted(store, &[&message, &other]).await;
 }
 
-/// INB-002: a failed handler leaves nothing, neither a row nor what it had changed, and the redelivery runs it again.
+/// INB-002: a failed handler leaves neither a row nor its changes, and the redelivery runs it again.
 pub async fn a_failed_handler_leaves_no_row<F: Fixture>(fixture: &Arc<F>) {
     let (store, message) = (fixture.store(), received());
     let (consumer, actor) = consumer(store, &[Answer::Business, Answer::Business]);

@@ -25,7 +25,7 @@ pub async fn a_database_that_is_away<F: Fixture>(fixture: &Arc<F>) {
         assert_put_off(&**fixture, &consumer.receive(&message, last).await, &message).await;
         assert_eq!(actor.runs(), 0);
     }
-    // What the handler asks of it, and the question before the commit.
+    // The handler's statement, and the check before the commit.
     for (runs, operation) in (1..).zip(["insert", "survivors"]) {
         store.fail(operation, 1);
         assert_put_off(&**fixture, &consumer.receive(&message, last).await, &message).await;

@@ -1,4 +1,4 @@
-//! What the inbox forgets: by age, of one consumer, a few at a time, on a schedule.
+//! Pruning the inbox: by age, of one consumer, a few rows at a time, on a schedule.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -105,8 +105,8 @@ pub async fn a_burial_counts<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// OBX-031, OBX-039, OBX-045: what does not end a message does not count: retries, deferrals, renewals, reaping, and
-/// whatever a stale holder says.
+/// OBX-031, OBX-039, OBX-045: outcomes that do not end a message do not count: retries, deferrals, renewals, reaping,
+/// and calls of a stale holder.
 pub async fn what_is_no_end_does_not_count<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, ids) = fan(&**fixture, 1).await;

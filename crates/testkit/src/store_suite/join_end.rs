@@ -23,7 +23,7 @@ fn assert_left(look: &Look, expected: Duration) {
     assert!(left.abs_diff(expected) <= TOLERANCE, "{left:?} instead of {expected:?}");
 }
 
-/// Protocol: cancelling is a terminal state with its own call; the first one is told so, with what was counted.
+/// Protocol: cancelling is a terminal state with its own call; the first call reports it, with the counts.
 pub async fn cancel_ends_a_pending_join<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, held) = leased_fan(&**fixture, 3).await;
@@ -96,7 +96,7 @@ pub async fn a_whole_life_in_one_transaction<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// A deadline that has passed ends a pending join when it is swept, with what was counted by then.
+/// A deadline that has passed ends a pending join at the next sweep, with the counts by then.
 pub async fn a_deadline_ends_a_join<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let id = with_deadline(&**fixture, 2, HOUR).await;
@@ -175,7 +175,8 @@ pub async fn looking_ends_an_overdue_join<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// OBX-090, JOIN-057: a look tells what the join is: how long it has got while it is pending, and the numbers of its end.
+/// OBX-090, JOIN-057: a check returns the join's state: its remaining time while it is pending, and the counts of its
+/// end.
 pub async fn a_look_tells_what_the_join_is<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     assert_eq!(store.look(JoinId::new()).await.unwrap(), Look::Unknown);

@@ -1,4 +1,4 @@
-//! What operators see of joins: one, many, their steps, and by what they can be found.
+//! Operators' views of joins: one, many, their steps, and the filters.
 
 use std::sync::Arc;
 
@@ -139,7 +139,7 @@ pub async fn pages_of_steps_visit_each_once<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// What is not there is none: no join, and no steps.
+/// A missing join is none, and has no steps.
 pub async fn an_unknown_join_is_none<F: Fixture>(fixture: &Arc<F>) {
     let (store, unknown) = (fixture.store(), JoinId::new());
     assert_eq!(store.join(unknown).await.unwrap(), None);

@@ -37,7 +37,7 @@ pub async fn steps_of_pending_joins_are_kept<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// M-24: steps that are kept do not use up the limit of a call, nor hold up what is behind them.
+/// M-24: steps that are kept do not use up the limit of a call, nor block messages behind them.
 pub async fn kept_steps_hold_nothing_up<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let ids = dead(store, 12).await;

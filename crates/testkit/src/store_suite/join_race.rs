@@ -23,7 +23,7 @@ const TASKS: usize = 8;
 /// How often a user runs a transaction again that lost a conflict.
 const TRIES: usize = 20;
 
-/// When the ack begins, seen from what it races with.
+/// When the ack begins, relative to its rival.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     /// While the other's transaction has done its work, and is not committed.
@@ -49,7 +49,7 @@ enum Verb {
     Wait(JoinId, MessageId),
 }
 
-/// What it answered.
+/// Its result.
 #[derive(Debug)]
 enum Answer {
     Started,
@@ -274,7 +274,7 @@ pub async fn slow_a_join_of_ten_thousand_steps<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-060: of two cancellations at once one is told that it ended the join.
+/// JOIN-060: of two concurrent cancellations, one reports that it ended the join.
 pub async fn two_cancellations<F: Fixture>(fixture: &Arc<F>) {
     for round in 0..20 {
         let id = start(&**fixture, expecting(1)).await;
@@ -318,7 +318,7 @@ pub async fn slow_report_against_ack<F: Fixture>(fixture: &Arc<F>) {
 }
 
 /// JOIN-042, JOIN-061: a deadline that is swept, or looked at, against the last ack: the join ends once, one way or the
-/// other, and one of them is told.
+/// other, and one of them reports it.
 pub async fn slow_deadline_against_the_last_ack<F: Fixture>(fixture: &Arc<F>) {
     const ROUNDS: usize = 100;
     let store = fixture.store();
@@ -513,7 +513,8 @@ pub async fn many_continue_at_once<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Pruning looks for steps before it locks what it deletes. A message that becomes a step in between is kept.
+/// Pruning looks for steps before it locks the rows that it deletes. A message that becomes a step in between is
+/// kept.
 pub async fn slow_prune_of_many_against_attach<F: Fixture>(fixture: &Arc<F>) {
     const ROUNDS: u32 = 24;
     const BATCH: u32 = 500;

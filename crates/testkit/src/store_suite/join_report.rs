@@ -77,7 +77,7 @@ async fn exact_with_ends<F: Fixture>(fixture: &Arc<F>, leases: &[posthaste_core:
     assert_exact(fixture.store()).await;
 }
 
-/// JOIN-023, M-13: of a report and the end of the message the first one counts, whatever the other says.
+/// JOIN-023, M-13: of a report and the end of the message the first one counts; the other does not.
 pub async fn of_report_and_end_the_first_counts<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     use StepEnd::{Completed, Failed};

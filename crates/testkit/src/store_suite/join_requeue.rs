@@ -48,7 +48,8 @@ pub async fn a_step_that_fails_again<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Only what is really requeued is taken back: not by a dry run, not what does not match, not what is no failure.
+/// Only messages that are really requeued are taken back: not by a dry run, not ones that do not match, not ones that
+/// did not fail.
 pub async fn nothing_else_is_taken_back<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, held) = leased_fan(&**fixture, 4).await;
@@ -82,8 +83,8 @@ pub async fn what_is_over_stays_counted<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-042: that goes for what was counted before a cancellation, too; a late failure was not counted, and is pending again
-/// until the step comes to its end once more.
+/// JOIN-042: that also holds for counts before a cancellation. A late failure was not counted, and is pending again until
+/// the step ends once more.
 pub async fn late_failures_are_taken_back<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     for expires in [false, true] {

@@ -95,7 +95,7 @@ pub async fn joins_of_full_size<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(fixture.store()).await;
 }
 
-/// Rule 7: started again, in the same transaction or in another, a join stays what it is, whatever has become of it.
+/// Rule 7: started again, in the same transaction or in another, a join keeps its state, whatever that is.
 pub async fn a_join_started_twice_is_one<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let first = NewJoin::expecting(1).grouping_key("first").build().unwrap();

@@ -213,7 +213,7 @@ pub async fn waits_that_need_no_waking<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Registering a wait tells what the join is, so that one for a join that is over need not wait.
+/// Registering a wait returns the join's state, so that a wait for an ended join need not wait.
 pub async fn registering_tells_what_the_join_is<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let new = NewJoin::expecting(1).expires_after(2 * HOUR).build().unwrap();

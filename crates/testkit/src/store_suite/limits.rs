@@ -114,7 +114,7 @@ pub async fn the_largest_requests<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(store.prune(&Retention::done(MINUTE), 1_000).await.unwrap(), 1);
 }
 
-/// Rule 10: what a worker decided cannot fail because of a number: an endless delay is a very long one, and an endless
+/// Rule 10: a worker's outcome cannot fail because of a number: an endless delay is a very long one, and an endless
 /// retention keeps everything.
 pub async fn endless_spans_are_very_long_ones<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();

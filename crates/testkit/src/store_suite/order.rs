@@ -1,4 +1,4 @@
-//! Per-key order: one at a time, in the order of enqueueing, whatever becomes of the ones before.
+//! Per-key order: one at a time, in the order of enqueueing, whatever the fate of earlier ones.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use posthaste_core::{ErrorKind, Outcome, State, Store, StoreAdmin, Topics};
 use super::support::*;
 use crate::Fixture;
 
-/// The topics of what a claim takes; it is given back.
+/// The topics of the claimed messages, which are given back.
 async fn claimable<S: StoreAdmin>(store: &S) -> Vec<String> {
     let claimed = claim(store, 100).await;
     for message in &claimed {
@@ -87,7 +87,7 @@ pub async fn twice_is_once<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(store.pauses().await.unwrap().len(), 1);
 }
 
-/// What workers are told is what operators have paused.
+/// Workers get the list of topics that operators have paused.
 pub async fn workers_are_told<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     assert!(store.paused().await.unwrap().is_none());
@@ -177,7 +177,7 @@ pub async fn suspects_are_paused<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(claim_one(store).await.topic, "order");
 }
 
-/// A paused message is still the first of its key: what comes after it waits, too, of whatever topic.
+/// A paused message is still the first of its key: later ones wait, too, of any topic.
 pub async fn keys_wait_behind_it<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let batch = [

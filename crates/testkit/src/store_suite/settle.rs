@@ -1,4 +1,4 @@
-//! What the verbs do to a message that is rightfully held.
+//! The effects of the verbs on a message that the caller holds.
 
 use std::sync::Arc;
 use std::time::Duration;
