@@ -23,7 +23,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told to go on.
+/// A clock that stands still until it is advanced.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};

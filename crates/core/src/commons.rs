@@ -1,4 +1,5 @@
-//! What the outboxes of one process share when they serve many databases: handlers at a time, looks at stores, connections.
+//! Resources that the outboxes of one process share when they serve many databases: handler slots, turns to claim,
+//! connections.
 //!
 //! A single outbox has all of it: its [`Share`] never waits. Nothing here talks to a store, and nothing here may hold its
 //! locks across an await.
@@ -43,8 +44,8 @@ pub(crate) struct Commons {
 }
 
 impl Commons {
-    /// As many handlers, messages in memory and connections at a time as the settings say, and this choice of what to look at
-    /// next.
+    /// As many handlers, messages in memory and connections at a time as the settings say, and this selection of the next
+    /// store.
     pub(crate) fn new(settings: &Settings, selection: Box<dyn Selection>) -> Arc<Self> {
         let connections = settings.tenants_connections as usize;
         Arc::new(Self {
@@ -221,7 +222,7 @@ impl Share {
         lock(&commons.slots).gives_way_until(*place)
     }
 
-    /// Whether it is this outbox's turn to look at its store. If not, its dispatcher is woken when it is.
+    /// Whether it is this outbox's turn to claim. If not, its dispatcher is woken when it is.
     pub(crate) fn may_look(&self) -> bool {
         let Some(Member { commons, place }) = &self.0 else { return true };
         let (granted, woken) = lock(&commons.looks).ask(*place);

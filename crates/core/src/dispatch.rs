@@ -1,5 +1,5 @@
-//! The dispatcher: one loop that runs an outbox. It claims what can start, hands messages to their handlers, settles
-//! outcomes, keeps leases, and stops without losing anything.
+//! The dispatcher: one loop that runs an outbox. It claims messages that can start, hands them to their handlers,
+//! settles outcomes, keeps leases, and stops without losing anything.
 //!
 //! [`Held`] owns every message of this worker. The parts around it each own one concern and nothing else: they take events,
 //! and return actions and the time of their next wake-up. This file routes between them and sleeps until the earliest
@@ -66,7 +66,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A message that comes back while its last delivery is still under way here waits this long.
 const OVERLAP_DELAY: Duration = Duration::from_secs(1);
 
-/// What a run has done.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {
@@ -116,7 +116,7 @@ impl Closing {
     }
 }
 
-/// What a call to the store came back with.
+/// The result of a call to the store.
 #[derive(Debug)]
 enum Reply {
     Claimed { claim: Claim, asked: Instant, outcome: Result<Vec<Message>> },
@@ -141,7 +141,7 @@ pub(crate) struct Dispatcher<S> {
     /// The times of a shutdown that has begun.
     closing: Option<Closing>,
     next_check: Instant,
-    /// What the other tenants of the process know of what this one holds.
+    /// The other tenants' view of the messages that this one holds.
     told_held: (bool, Load),
 }
 
@@ -182,7 +182,7 @@ impl<S: Store> Dispatcher<S> {
         }
     }
 
-    /// Runs until it is told to stop, or until nothing is left to do.
+    /// Runs until the shutdown, or until nothing is left to do.
     pub(crate) async fn run(mut self, hot: Opened, shutdown: Shutdown) -> Result<Tally> {
         let Opened { receiver: mut hot, opening } = hot;
         let inner = Arc::clone(&self.inner);
@@ -195,7 +195,8 @@ impl<S: Store> Dispatcher<S> {
         let mut hot_open = true;
         let mut quick_turns = 0;
         loop {
-            // What a handler published before it ended is here by now: without it, nothing may seem to be left.
+            // Messages that a handler published before it ended have arrived by now; without them, nothing might seem
+            // to be left.
             while let Ok(fresh) = hot.try_recv() {
                 self.arrived(fresh);
             }

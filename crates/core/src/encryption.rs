@@ -39,7 +39,7 @@ pub trait Cipher: Debug + Send + Sync + 'static {
     }
 }
 
-/// What a cipher made of a message.
+/// A cipher's result for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
     /// Under which key: 1 to 100 bytes.
@@ -55,11 +55,11 @@ pub enum CannotOpen {
     UnknownKey,
     /// It differs from the encrypted message: the bytes, or the fields they are bound to, were changed.
     Altered,
-    /// Whatever keeps the keys cannot be reached.
+    /// The key store cannot be reached.
     Unavailable,
 }
 
-/// What the bytes of a message are bound to: they are of no use under another id, topic or content type.
+/// The fields to which the ciphertext is bound: it does not decrypt under another id, topic or content type.
 fn bound(id: MessageId, topic: &str, content_type: &str) -> Vec<u8> {
     let mut bound = b"posthaste message 1".to_vec();
     for part in [id.as_bytes(), topic.as_bytes(), content_type.as_bytes()] {

@@ -117,7 +117,7 @@ impl Error {
         self
     }
 
-    /// Says what the reader can do about it.
+    /// Adds a remedy for the reader.
     #[must_use]
     pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.0.remedy = Some(remedy.into());
@@ -148,7 +148,7 @@ impl Error {
         self.0.operation
     }
 
-    /// What the reader can do about it, where that is known.
+    /// The remedy, if one is known.
     pub fn remedy(&self) -> Option<&str> {
         self.0.remedy.as_deref()
     }
@@ -183,8 +183,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// The same as `Display`, then what the sources have to add. A source's own `Debug` is never used: drivers put rows,
-/// and with them payloads, into theirs.
+/// The same as `Display`, followed by the sources. A source's own `Debug` is never used: drivers put rows, and with
+/// them payloads, into theirs.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.to_string();

@@ -39,7 +39,7 @@ pub trait Event: Serialize {
     }
 }
 
-/// Whatever can be published: a reference to an event, a message, or a builder of one.
+/// Values that can be published: a reference to an event, a message, or a builder of one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be published",
     note = "publish a reference to an `Event`, as in `&order`, a `NewMessage`, or a builder of one"

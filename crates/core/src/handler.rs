@@ -22,7 +22,7 @@ use crate::outbox::{Home, Outbox};
 use crate::outcome::{Failure, FailureClass};
 use crate::store::Store;
 
-/// What a handler answers: done, or why not.
+/// A handler's result: done, or why not.
 pub type HandlerResult = Result<(), HandlerError>;
 
 /// Done; for handlers that are closures, whose type needs a hint.
@@ -194,7 +194,7 @@ impl Arrival {
 pub struct Origin(Arc<dyn Home>);
 
 impl Origin {
-    /// What the store is called: the tenant's key, if it is one of many.
+    /// The store's name: the tenant's key, if it is one of many.
     pub fn store(&self) -> &str {
         self.0.name()
     }
@@ -211,7 +211,7 @@ impl Extract for Origin {
     }
 }
 
-/// What the extractors of a handler need of the outbox's state.
+/// The outbox's state that a handler's extractors need.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     id: TypeId,
@@ -224,7 +224,7 @@ impl Need {
     }
 }
 
-/// What can be an argument of a handler.
+/// Types that can be an argument of a handler.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a handler",
     note = "arguments are `Delivery<E>` of a type that implements `Deserialize`, `Message`, `Arc<Message>`, `Shared<T>`, \
@@ -240,7 +240,7 @@ pub trait Extract: Sized + Send {
     }
 }
 
-/// The whole message, whatever its payload is.
+/// The whole message, with any payload.
 impl Extract for Message {
     fn extract(arrival: &Arrival) -> Result<Self, HandlerError> {
         Ok(Message::clone(&arrival.message))
@@ -384,7 +384,8 @@ pub type Answering = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
     note = "its arguments are `Delivery<E>` of a type that implements `Deserialize`, `Message`, `Arc<Message>`, `Shared<T>`, \
             `Cancellation`, `Origin`, or a type of yours with `Extract`; none of them is a reference"
 )]
-/// Whatever can handle a message: async functions and closures of up to four [`Extract`] arguments, with any error.
+/// Functions that can handle a message: async functions and closures of up to four [`Extract`] arguments, with any
+/// error.
 pub trait Handler<Args>: Send + Sync + 'static {
     /// Handles a message.
     fn call(&self, arrival: &Arrival) -> Answering;

@@ -60,7 +60,7 @@ struct Due {
     job: Job,
     at: Instant,
     turn: Turn,
-    /// What the job has changed so far, if it has its turn and is not at its end.
+    /// The job's changes so far, if it has its turn and has not ended.
     under_way: Option<u64>,
 }
 

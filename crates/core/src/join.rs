@@ -19,10 +19,10 @@ use crate::id::MessageId;
 
 /// The most bytes of a join's metadata.
 pub const MAX_METADATA_BYTES: usize = 64 * 1024;
-/// The topic of messages that wait for a join, unless the outbox is told otherwise.
+/// The default topic of messages that wait for a join.
 pub const DEFAULT_WAIT_TOPIC: &str = "join.wait";
 
-/// Where a join is in its life. Whatever is not pending is for ever.
+/// The status of a join. Every status but pending is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(i16)]
@@ -31,11 +31,11 @@ pub enum JoinStatus {
     Pending = 0,
     /// All steps were done.
     Completed = 1,
-    /// All steps have come to their end, and at least one of them failed.
+    /// All steps have ended, and at least one of them failed.
     Failed = 2,
     /// It was cancelled.
     Cancelled = 3,
-    /// Its deadline passed before all steps had come to their end.
+    /// Its deadline passed before all steps had ended.
     Expired = 4,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for JoinStatus {
 #[serde(rename_all = "snake_case")]
 #[repr(i16)]
 pub enum StepStatus {
-    /// It has not come to its end.
+    /// It has not ended.
     Pending = 0,
     /// It was done, and counted.
     Completed = 1,
@@ -144,11 +144,11 @@ impl StepEnd {
 pub struct Join {
     /// Its identity.
     pub id: JoinId,
-    /// What it belongs to.
+    /// Its grouping key.
     pub grouping_key: Option<String>,
     /// Where it is in its life.
     pub status: JoinStatus,
-    /// How many steps have to come to their end.
+    /// How many steps have to end.
     pub expected_steps: u32,
     /// How many messages are attached to it.
     pub attached_steps: u32,
@@ -202,7 +202,7 @@ pub struct EndedJoin {
     pub id: JoinId,
     /// How it ended.
     pub status: JoinStatus,
-    /// How many steps had to come to their end.
+    /// How many steps had to end.
     pub expected_steps: u32,
     /// How many of them were done.
     pub completed_steps: u32,
@@ -210,7 +210,7 @@ pub struct EndedJoin {
     pub failed_steps: u32,
 }
 
-/// What a message that waits for a join finds when it looks.
+/// The result of a waiting message's check of its join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// There is no such join.
@@ -220,9 +220,9 @@ pub enum Look {
         /// How long until its deadline, if it has one.
         expires_in: Option<Duration>,
     },
-    /// It has come to its end.
+    /// It has ended.
     Over(EndedJoin),
-    /// It has come to its end by this look: its deadline had passed.
+    /// This check has ended it: its deadline had passed.
     Expired(EndedJoin),
 }
 
@@ -235,7 +235,7 @@ pub struct Attached {
     pub ended: Option<EndedJoin>,
 }
 
-/// What a report of a step did.
+/// The effect of a report of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reported {
     /// Whether the join's counters moved: not for a step that was counted before, nor for a join that is over.

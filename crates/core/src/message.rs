@@ -1,4 +1,4 @@
-//! The stored and transported unit: what a publisher hands over ([`NewMessage`]) and what a worker gets
+//! The stored and transported unit: as a publisher hands it over ([`NewMessage`]), and as a worker gets it
 //! ([`Message`]).
 //!
 //! Limits are checked here, in bytes and before any SQL. Payloads, headers and keys never appear in `Debug`.
@@ -23,7 +23,7 @@ use crate::topic::Topic;
 pub const MAX_NAME_BYTES: usize = 255;
 /// The most bytes of all headers together, in their stored form.
 pub const MAX_HEADER_BYTES: usize = 64 * 1024;
-/// The most bytes of a payload unless the outbox is told otherwise.
+/// The default limit of a payload, in bytes.
 pub const DEFAULT_MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
 /// The most bytes of a content type.
 pub const MAX_CONTENT_TYPE_BYTES: usize = 127;
@@ -148,7 +148,7 @@ impl NewMessage {
         self.key.as_deref()
     }
 
-    /// What becomes of the key when this message dies, where the message itself says so.
+    /// The message's own order policy, if it has one.
     pub fn order(&self) -> Option<OrderPolicy> {
         self.order
     }
@@ -168,7 +168,7 @@ impl NewMessage {
         size(&self.payload, &self.headers)
     }
 
-    /// What the content is.
+    /// The content type.
     pub fn content_type(&self) -> &str {
         &self.content_type
     }
@@ -254,9 +254,9 @@ impl fmt::Debug for NewMessage {
     }
 }
 
-/// Gathers what a message is made of; [`build`](Self::build) checks it all.
+/// Collects the fields of a message; [`build`](Self::build) checks them.
 ///
-/// Publishing takes a builder as it is, so `build` is needed only to keep the message or to look at it.
+/// Publishing takes a builder as it is, so `build` is needed only to keep or inspect the message.
 #[must_use = "a builder does nothing until it is published or built"]
 #[derive(Debug)]
 pub struct MessageBuilder {
@@ -294,8 +294,8 @@ impl MessageBuilder {
         self
     }
 
-    /// The ordering key: messages of one key are delivered one at a time, in the order of enqueueing, whatever their topics.
-    /// At most 255 bytes; empty means none. Default: none, or the event's.
+    /// The ordering key: messages of one key are delivered one at a time, in the order of enqueueing, across topics. At most
+    /// 255 bytes; empty means none. Default: none, or the event's.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.message.key = Some(key.into());
         self
@@ -315,7 +315,7 @@ impl MessageBuilder {
         self
     }
 
-    /// What the payload is. Default: `application/json` for JSON, `application/octet-stream` for bytes.
+    /// Sets the content type. Default: `application/json` for JSON, `application/octet-stream` for bytes.
     pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
         self.message.content_type = content_type.into();
         self
@@ -520,7 +520,7 @@ pub struct Message {
     pub order: OrderPolicy,
     /// The content, byte for byte as it was published.
     pub payload: Bytes,
-    /// What the content is.
+    /// The content type.
     pub content_type: String,
     /// Text pairs that travel with it.
     pub headers: Headers,

@@ -1,4 +1,4 @@
-//! Tests of messages: limits, normalisation, and what must not be shown.
+//! Tests of messages: limits, normalisation, and secrecy.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn refused(builder: MessageBuilder) -> String {
     error.to_string()
 }
 
-/// HOT-007: what a message carries, and its defaults.
+/// HOT-007: the fields of a message, and their defaults.
 #[test]
 fn an_event_becomes_a_message() {
     let message = NewMessage::event(&Placed { order: 7 })

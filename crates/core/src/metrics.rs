@@ -1,4 +1,4 @@
-//! Every metric, once: its name, kind, labels and meaning. They go through the `metrics` facade to whatever recorder the
+//! Every metric, once: its name, kind, labels and meaning. They go through the `metrics` facade to the recorder that the
 //! program has installed; without one they cost next to nothing.
 //!
 //! Labels have few values: a store's name, a topic's, a kind of outcome. Never an id, a key or anything of a payload.
@@ -16,7 +16,7 @@ pub struct MetricInfo {
     pub kind: &'static str,
     /// Its labels.
     pub labels: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn gauge_with(
     metrics::gauge!(name, "store" => of(store), label => value.to_owned()).set(amount as f64);
 }
 
-/// What a sink did with a batch of so many messages.
+/// Records a sink's result for a batch of so many messages.
 #[allow(clippy::cast_precision_loss, reason = "a histogram's values are floats")]
 pub(crate) fn sent(sink: &str, messages: usize, took: Duration) {
     metrics::histogram!(SINK_SECONDS, "sink" => sink.to_owned()).record(took.as_secs_f64());

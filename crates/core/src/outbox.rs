@@ -102,11 +102,11 @@ impl<S> Clone for Outbox<S> {
 #[derive(Debug)]
 pub(crate) struct Inner<S> {
     pub(crate) store: S,
-    /// What the store is called, in every line of the log and in every metric.
+    /// The store's name, in every log line and in every metric.
     pub(crate) name: Arc<str>,
     pub(crate) worker: WorkerId,
     pub(crate) plan: Arc<Plan>,
-    /// What it has of what the tenants of a process share.
+    /// Its share of the process's resources.
     pub(crate) share: Share,
     pub(crate) door: Door,
     /// Wakes the dispatcher.
@@ -154,7 +154,7 @@ impl<S> Inner<S> {
         if self.share.has_others() { error.with_context("store", &*self.name) } else { error }
     }
 
-    /// A call to the store has failed. Of many stores, one that is down says so once, not at every attempt.
+    /// A call to the store has failed. With many stores, one that is down is logged once, not at every attempt.
     pub(crate) fn failed(&self, operation: &'static str, failed: &Error) {
         count_with(metrics::ERRORS, &self.name, "operation", operation, 1);
         if self.health.failed(failed) || !self.share.has_others() {
@@ -657,7 +657,7 @@ mod tests {
                 let blocked = Arc::clone(&blocked);
                 async move {
                     drop(blocked.acquire().await);
-                    // Time for the dispatcher to look at deadlines.
+                    // Time for the dispatcher to check deadlines.
                     for _ in 0..1_000 {
                         tokio::task::yield_now().await;
                     }

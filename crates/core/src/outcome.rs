@@ -1,4 +1,4 @@
-//! What can become of a delivery, and of the message with it. Pure: no clock, no I/O.
+//! Outcomes of deliveries. Pure: no clock, no I/O.
 
 use std::fmt;
 use std::time::Duration;
@@ -148,7 +148,7 @@ pub struct Failure {
 
 impl Failure {
     /// A failure of this class. The text is cut to [`MAX_ERROR_BYTES`] and freed of NUL, so that recording it cannot
-    /// fail, whatever it says.
+    /// fail.
     pub fn new(class: FailureClass, text: impl fmt::Display) -> Self {
         Self { class, text: text::cut(&format!("{}{text}", class.tag()), MAX_ERROR_BYTES) }
     }
@@ -196,7 +196,7 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// What a worker decided about a message that it holds.
+/// A worker's decision about a message that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Delivered: done, for ever.
@@ -238,8 +238,8 @@ impl Outcome {
         }
     }
 
-    /// How long until it may be claimed again: at most 100 years, which every database can add to its clock. What a
-    /// worker decided cannot fail because of a number.
+    /// How long until it may be claimed again: at most 100 years, which every database can add to its clock. A
+    /// worker's decision cannot fail because of a number.
     pub fn delay(&self) -> Duration {
         match self {
             Self::Abandon { delay, .. } | Self::Defer { delay } => (*delay).min(MAX_DELAY),

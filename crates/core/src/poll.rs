@@ -1,4 +1,4 @@
-//! When the cold path looks for work: often while there is some, seldom while there is none. Pure: the time is passed in.
+//! When the cold path polls: often while there is work, seldom while there is none. Pure: the time is passed in.
 //!
 //! Polling is the guarantee; wake-ups and known due times only bring a look forward. A wake-up may come before its commit, so
 //! polls that find nothing after one are repeated at once a few times, and then with growing pauses: a message committed some

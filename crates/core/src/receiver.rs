@@ -1,4 +1,4 @@
-//! What a message remembers of its receivers: the handlers and sinks of its topic, each on its own way.
+//! The stored progress of a message's receivers: the handlers and sinks of its topic, each independent.
 //!
 //! Stores keep it as text, one line for each receiver, and never look inside. A line that is only a name means done, so what
 //! earlier versions wrote reads the same.

@@ -1,4 +1,4 @@
-//! Blots out of an error's text what it repeats of a message: values of the payload, headers, keys and ids of users.
+//! Redacts a message's own words in an error's text: values of the payload, headers, keys and users' ids.
 //!
 //! Errors quote input that they could not process, and error texts are stored and logged. This is the second line of
 //! defence; the first is not to put payloads into errors.

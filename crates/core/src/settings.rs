@@ -1,7 +1,7 @@
 //! Every setting of an outbox, once: its name, unit, default and bound. The builder, a file and the environment use the
 //! same names, and impossible values do not construct.
 //!
-//! Nothing here acts; it only says what may be said.
+//! Nothing here acts; it only defines the settings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -338,7 +338,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Changes what the environment has.
+    /// Applies the settings of the environment.
     pub fn apply_env(&mut self, prefix: &str) -> Result<()> {
         self.apply(prefix, |variable| std::env::var(variable).ok())
     }
@@ -354,7 +354,7 @@ impl Settings {
         self.check()
     }
 
-    /// Refuses what makes no sense, naming the setting and what it may be.
+    /// Refuses invalid values, naming the setting and its bounds.
     pub fn check(&self) -> Result<()> {
         self.check_bounds()?;
         let topic = &self.join_wait_topic;

@@ -1,4 +1,4 @@
-//! How an outbox that runs is told to stop: gracefully by a first word, at once by a second.
+//! Stops a running outbox: gracefully at the first signal, at once at the second.
 //!
 //! Stopping at once loses nothing either: messages in delivery stay leased until the lease runs out.
 

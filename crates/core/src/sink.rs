@@ -1,7 +1,7 @@
 //! The seam that every broker implements: a batch in, one verdict per message out.
 //!
-//! A sink says what the receiver did; it never decides what becomes of a message, never sleeps between tries, and never
-//! touches a database. Batches, deadlines and the circuit breaker around it are [`Guarded`]'s.
+//! A sink reports what the receiver did. It never decides the outcome of a message, never sleeps between tries, and
+//! never touches a database. Batches, deadlines and the circuit breaker around it are [`Guarded`]'s.
 
 mod attend;
 mod breaker;
@@ -27,7 +27,7 @@ use crate::outcome::{Failure, FailureClass};
 /// What became of one message: taken, for good, or why not.
 pub type Verdict = Result<(), SinkError>;
 
-/// Where messages go: a broker, or whatever else takes them.
+/// A destination of messages: a broker, or another receiver.
 ///
 /// ```
 /// use posthaste_core::{Batch, Sink, SinkError, Verdict};

@@ -187,7 +187,7 @@ impl Answers {
     }
 }
 
-/// What a settlement did.
+/// The result of a settlement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettledBatch {
     /// One answer per settlement, in their order.
@@ -196,7 +196,7 @@ pub struct SettledBatch {
     pub joins: Vec<EndedJoin>,
 }
 
-/// What a reap did.
+/// The result of a reap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
     /// How many messages are ready again.
@@ -207,7 +207,7 @@ pub struct Reaped {
     pub joins: Vec<EndedJoin>,
 }
 
-/// What an expiry did.
+/// The result of an expiry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
     /// How many messages are dead.

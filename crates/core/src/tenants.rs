@@ -110,7 +110,7 @@ pub(crate) struct Core {
 /// Where new tenants arrive.
 type Newcomers = UnboundedReceiver<Arc<dyn Entry>>;
 
-/// What the last discovery came to.
+/// The result of the last discovery.
 struct Refreshed {
     started: Instant,
     failure: Option<String>,
@@ -137,7 +137,7 @@ impl Tenants {
         Outbox::of_home(&entry.home())
     }
 
-    /// The store of this tenant, as operators see it, whatever its type.
+    /// The store of this tenant, as operators see it, of any type.
     pub async fn admin(&self, key: impl Into<TenantKey>) -> Result<Arc<dyn StoreAdmin>> {
         Ok(self.entry(key.into()).await?.admin())
     }
@@ -220,8 +220,8 @@ impl Tenants {
         TenantsStats::of(self.each(|store| async move { store.stats().await }).await)
     }
 
-    /// Does something with every tenant's store, as operators see it, several at a time, on the connections that all share, and
-    /// answers with what came of it, sorted by key. A tenant that fails at the moment is not waited for: its error is the one that it fails with.
+    /// Calls a function with every tenant's store, as operators see it, several at a time, on the shared connections, and returns
+    /// the results, sorted by key. A tenant that fails at the moment is not waited for: its error is the one that it fails with.
     pub async fn each<T, F, Fut>(&self, work: F) -> Vec<(TenantKey, Result<T>)>
     where
         T: Send + 'static,

@@ -57,7 +57,7 @@ mod tests {
     }
 
     proptest! {
-        /// HOT-018: cut to a number of bytes, at a character's boundary, without NUL, whatever the text.
+        /// HOT-018: cut to a number of bytes, at a character's boundary, without NUL, for any text.
         #[test]
         fn cut_fits_and_is_a_prefix(text in "\\PC*|[\0a𝄞é]{0,40}", max in 0usize..60) {
             let out = cut(&text, max);

@@ -19,8 +19,8 @@ tokio::task_local! {
 
 /// Which trace something belongs to, and which span it was caused by.
 ///
-/// While a handler runs, the context of its message is the [current](Self::current) one, and whatever it publishes goes
-/// on in the same trace. Elsewhere, [`scope`](Self::scope) says which is current.
+/// While a handler runs, the context of its message is the [current](Self::current) one, and messages that it publishes
+/// continue the same trace. Elsewhere, [`scope`](Self::scope) sets the current one.
 ///
 /// ```
 /// use posthaste_core::TraceContext;

@@ -21,7 +21,7 @@ use crate::words::{serialize_some_time, serialize_time};
 
 /// By how much the machine's clock may differ from the database's without a message being called not due.
 const TOLERANCE: Duration = Duration::from_secs(1);
-/// After how long without an answer to look for a lock that the answer waits for.
+/// After how long without an answer to check whether the query waits for a lock.
 const LOOK_FOR_LOCKS_AFTER: Duration = Duration::from_millis(400);
 /// How many pages of dead messages of one key are read: many of them may not block the key.
 const DEAD_PAGES: usize = 5;
@@ -257,7 +257,7 @@ pub async fn why(store: &dyn StoreAdmin, id: MessageId, routes: Option<&dyn Rout
 
 /// The same at this time.
 ///
-/// If the answer itself waits for a lock, it says so within a second and names the session that holds the lock.
+/// If the query itself waits for a lock, it returns within a second and names the session that holds the lock.
 pub async fn why_at(
     store: &dyn StoreAdmin,
     id: MessageId,
@@ -384,7 +384,7 @@ async fn paused(store: &dyn StoreAdmin, record: &Record) -> Result<Vec<Reason>> 
     let topic = record.message.topic.as_str();
     let pauses = store.pauses().await?.into_iter();
     let mine = pauses.filter(|pause| {
-        // What a store has taken is a pattern.
+        // A stored pause is a valid pattern.
         Topics::of([&pause.topics]).is_ok_and(|topics| topics.contains(topic))
     });
     Ok(mine

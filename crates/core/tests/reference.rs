@@ -1,4 +1,4 @@
-//! The reference tables in `docs/` say what the code says. `POSTHASTE_UPDATE_DUMPS=1` rewrites them.
+//! The reference tables in `docs/` match the code. `POSTHASTE_UPDATE_DUMPS=1` rewrites them.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -20,7 +20,7 @@ fn message() -> NewMessage {
     NewMessage::bytes("t", "x").build().unwrap()
 }
 
-/// An outbox that runs, and what it hands to its handler, with the time.
+/// A running outbox, and the messages that it hands to its handler, with the time.
 async fn running(store: &Counting<MemoryStore>) -> (UnboundedReceiver<Instant>, Shutdown) {
     let mut settings = Settings::default();
     (settings.poll_floor, settings.poll_ceiling) = (FLOOR, CEILING);

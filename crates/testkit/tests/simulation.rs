@@ -22,7 +22,7 @@ const SEEDS: u64 = 1_200;
 /// How often everything that can happen must happen in a half.
 const OFTEN: u64 = 100;
 
-/// What can happen, besides the faults.
+/// Events besides the faults.
 const TRANSITIONS: &[&str] = &[
     "enqueue ready",
     "enqueue leased",

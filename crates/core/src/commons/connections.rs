@@ -218,7 +218,7 @@ impl Connections {
         self.serve();
     }
 
-    /// Remembers what a call's end says about its store, and about all.
+    /// Records what a call's end shows about its store, and about all.
     fn learn(&mut self, place: Place, ending: Ending) {
         let (now, patience) = (Instant::now(), self.patience());
         if ending.is_up {

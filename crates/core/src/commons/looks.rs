@@ -1,4 +1,4 @@
-//! Whose turn it is to look at its store: at most so many at a time, in the order that the selection says.
+//! Turns to claim: at most so many at a time, in the order of the selection.
 //!
 //! A turn is used or given back: an outbox that no longer wants its turn must say so.
 
@@ -100,7 +100,7 @@ impl Looks {
         self.grant()
     }
 
-    /// It cannot settle what it has claimed, and claims no more until it can: for the selection, it fails.
+    /// It cannot settle claimed messages, and claims no more until it can: for the selection, it fails.
     pub(super) fn cannot_settle(&mut self, place: Place) -> Vec<Place> {
         self.selection.looked(place, None);
         self.grant()
@@ -116,7 +116,7 @@ impl Looks {
         self.grant()
     }
 
-    /// Remembers what it holds.
+    /// Records the messages that it holds.
     pub(super) fn holds(&mut self, place: Place, load: Load) -> Vec<Place> {
         self.count(place, load);
         self.grant()
@@ -157,7 +157,7 @@ impl Looks {
         }
         while self.granted.len() + self.looking.len() < self.most {
             let Some(place) = self.selection.next() else { break };
-            // A selection that is not ours may answer with anything.
+            // A user's selection may return anything.
             if self.asking.remove(&place) {
                 self.granted.insert(place);
                 granted.push(place);

@@ -15,8 +15,8 @@ pub struct Place(pub(crate) u64);
 
 /// Decides which tenant's store is looked at next. See [`Fair`], [`RoundRobin`] and [`DrainFirst`].
 ///
-/// It is told what happens, and asked whenever a connection is free. Whatever is [due](Self::due) stays so until it is
-/// answered by [`next`](Self::next), or [gone](Self::gone).
+/// It is notified of events, and asked whenever a connection is free. A [due](Self::due) store stays so until
+/// [`next`](Self::next) returns it, or it is [gone](Self::gone).
 pub trait Selection: Debug + Send + 'static {
     /// A tenant's store is to be looked at.
     fn due(&mut self, place: Place, tenant: &Arc<str>);
@@ -25,8 +25,8 @@ pub trait Selection: Debug + Send + 'static {
     /// something has happened.
     fn next(&mut self) -> Option<Place>;
 
-    /// A look has ended, with so many messages of at most so many; none of both if it failed. A tenant that does not answer in
-    /// time, or cannot settle what it has, counts as failed as well; if its look ends later, this is called again.
+    /// A claim has ended, with so many messages of at most so many; `None` for both if it failed. A tenant that does not
+    /// answer in time, or cannot settle its messages, counts as failed as well; if its claim ends later, this is called again.
     fn looked(&mut self, place: Place, found: Option<(u32, u32)>);
 
     /// A tenant is not due any more, or not there any more.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::line::Line;
 use super::selection::Place;
 
-/// What an outbox wants to start.
+/// The kind of delivery that an outbox wants to start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
     pub(crate) now: Instant,

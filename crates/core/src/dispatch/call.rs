@@ -1,4 +1,5 @@
-//! Calls to code that is not ours, whose panics are answers like others: a handler's is a failed attempt, a store's an error.
+//! Calls to users' code and stores, whose panics count as results: a handler's is a failed attempt, a store's an
+//! error.
 //!
 //! Nothing is forgotten because of a panic: what such a call was to do is up to the caller to repeat.
 

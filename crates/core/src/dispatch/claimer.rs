@@ -41,7 +41,7 @@ pub(super) struct Claimer {
     nothing_since: Option<u64>,
 }
 
-/// What the rest of the dispatcher says about claiming.
+/// The rest of the dispatcher's state that matters for claiming.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation {
     /// Whether nothing may be claimed at the moment.
@@ -234,7 +234,7 @@ impl Claimer {
         self.poll.failed(Instant::now(), fastrand::f64());
     }
 
-    /// A call to the store ended in a panic of our own: it may have been a claim.
+    /// A call to the store ended in a panic of posthaste's own: it may have been a claim.
     pub(super) fn lost_track(&mut self) {
         (self.under_way, self.expected) = (0, 0);
         self.home.share().looked(None);

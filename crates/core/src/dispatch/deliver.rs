@@ -171,7 +171,7 @@ impl Delivery {
         }
     }
 
-    /// What a receiver is given: the message with the attempts of its own.
+    /// A receiver's argument: the message with the receiver's own attempts.
     fn arrival(&self, message: &Arc<Message>, attempts: u32) -> Arrival {
         let message = if message.attempts == attempts {
             Arc::clone(message)

@@ -48,7 +48,7 @@ pub(super) struct Executor {
     awaits_turn: bool,
 }
 
-/// What the rest of the dispatcher says about starting.
+/// The rest of the dispatcher's state that matters for starting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gate {
     /// Whether nothing may start.
@@ -57,7 +57,7 @@ pub(super) struct Gate {
     pub(super) is_settling: bool,
 }
 
-/// What follows from starting messages.
+/// The result of starting messages.
 #[derive(Debug, Default)]
 pub(super) struct Started {
     /// How long claimed messages have waited in memory.

@@ -42,7 +42,7 @@ pub(super) struct Waiting {
     pub(super) slot: Option<Slot>,
 }
 
-/// What a message waits for before it starts.
+/// The condition that a message waits for before it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaits {
     /// A free handler: it is queued.

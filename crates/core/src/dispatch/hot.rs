@@ -29,7 +29,7 @@ pub(crate) struct Fresh {
     pub(crate) leased: Instant,
 }
 
-/// What a dispatcher gets when it opens the door.
+/// The dispatcher's end of an open hot path.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) receiver: UnboundedReceiver<Fresh>,

@@ -25,7 +25,7 @@ pub(super) struct Leases {
     renew_at: Instant,
 }
 
-/// What a renewal has shown.
+/// The result of a renewal.
 #[derive(Debug, Default)]
 pub(super) struct Renewed {
     /// These are lost.
@@ -95,7 +95,7 @@ impl Leases {
                 }
             });
         }
-        // What came to wait for a renewal after this one had been asked for.
+        // Messages that began to wait for a renewal after this one had been requested.
         if held.counts().awaiting_renewal > 0 {
             self.renew_at = Instant::now();
         }

@@ -47,7 +47,7 @@ pub(super) enum Admission {
     Unknown,
 }
 
-/// What the store's answer means for messages that wait.
+/// The effect of the store's answer on waiting messages.
 #[derive(Debug)]
 pub(super) struct Learned {
     /// Fresh messages that waited for the answer.
@@ -132,7 +132,7 @@ impl Pauses {
         Learned { unsure, is_any_paused: !self.topics.is_none(), has_changed }
     }
 
-    /// The question ended in a panic of our own, and has no answer.
+    /// The query ended in a panic of posthaste's own, and has no answer.
     pub(super) fn lost_track(&mut self) {
         self.is_asking = false;
     }

@@ -1,8 +1,8 @@
 //! How many messages to claim ahead of the handlers. Pure.
 //!
-//! Claimed messages are owned and cannot go elsewhere, so at first only what can start now is claimed. When handlers run
-//! dry although a claim was full, or use claims up so fast that they would follow each other closely, the reach doubles;
-//! when messages wait too long in memory, it is halved.
+//! Claimed messages are owned and cannot go elsewhere, so at first only messages that can start now are claimed. When
+//! handlers run dry although a claim was full, or use claims up so fast that they would follow each other closely, the
+//! reach doubles; when messages wait too long in memory, it is halved.
 
 use std::time::Duration;
 
@@ -64,7 +64,8 @@ impl Prefetch {
 mod tests {
     use super::*;
 
-    /// OBX-016: with slow handlers only what can start is claimed; with fast ones as much as keeps them busy.
+    /// OBX-016: with slow handlers only messages that can start are claimed; with fast ones as many as keep them
+    /// busy.
     #[test]
     fn the_reach_follows_the_handlers() {
         let mut prefetch = Prefetch::new(4, 200);

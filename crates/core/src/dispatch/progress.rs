@@ -1,5 +1,5 @@
-//! What a delivery under way shares with the dispatcher: how far each receiver has come, whether it is to stop, and the task
-//! that it is, if it is one.
+//! State that a running delivery shares with the dispatcher: the progress of each receiver, whether to stop, and its task,
+//! if it has one.
 //!
 //! Nothing here waits, except for the signal to stop.
 

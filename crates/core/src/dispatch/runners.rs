@@ -1,9 +1,9 @@
 //! Runners: a few tasks that call handlers. They begin one delivery after the other. A delivery that has to wait goes on as a
 //! task of its own.
 //!
-//! A task for every message takes longer than many a handler does. But handlers are not ours: one that computes, or blocks its
-//! thread, must keep neither the dispatcher nor other messages waiting. So a runner takes no more than it begins next, pauses
-//! often, and where none gets on another is started.
+//! A task for every message takes longer than many a handler does. But handlers are users' code: one that computes, or blocks
+//! its thread, must keep neither the dispatcher nor other messages waiting. So a runner takes no more than it begins next,
+//! pauses often, and where none gets on another is started.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -48,7 +48,7 @@ pub(super) struct Runners {
     seen: Seen,
 }
 
-/// What the last look at the line showed.
+/// The result of the last check of the queue.
 #[derive(Debug, Default)]
 struct Seen {
     taken: u64,
@@ -182,7 +182,7 @@ mod tests {
     use crate::outbox::{Home, Outbox};
     use crate::store::memory::MemoryStore;
 
-    /// What the handlers of a test share.
+    /// Shared by the handlers of a test.
     #[derive(Clone, Default)]
     struct Gate {
         open: Arc<Notify>,

@@ -53,7 +53,7 @@ pub(super) struct Settler {
     refused: u32,
 }
 
-/// What follows from a settlement.
+/// The effects of a settlement.
 #[derive(Debug, Default)]
 pub(super) struct Aftermath {
     pub(super) tally: Tally,

@@ -1,4 +1,4 @@
-//! What the receivers of one message make of it together. Each goes its own way; the message is done when all are, and dead if
+//! The combined outcome of a message's receivers. They do not affect each other. The message is done when all are, and dead if
 //! one gave up, but not before the others are finished. Pure.
 
 use std::time::Duration;
@@ -145,7 +145,7 @@ fn worst(fates: &[(String, Fate)]) -> Option<(Failure, Option<Duration>)> {
     Some((failure, max_age.filter(|_| all_fail_for_free)))
 }
 
-/// A failure that says whose it is. One that was stored says so already.
+/// A failure that names its receiver. A stored one names it already.
 fn named(name: &str, failure: &Failure, is_new: bool) -> Failure {
     if is_new { failure.map_text(|text| format!("{name}: {text}")) } else { failure.clone() }
 }

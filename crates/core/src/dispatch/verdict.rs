@@ -85,8 +85,8 @@ pub(super) fn stuck(after: Duration) -> Outcome {
     Outcome::Fail { failure: Failure::permanent(text) }
 }
 
-/// The outcome for a delivery that ended without one: a defect of ours, or of a runtime that is shutting down. Its retry
-/// policy is not asked.
+/// The outcome for a delivery that ended without one: a defect of posthaste, or of a runtime that is shutting down. Its
+/// retry policy is not asked.
 pub(super) fn unexplained(message: &Message, plan: &Plan) -> Outcome {
     let attempt = message.attempts.saturating_add(1);
     Outcome::Abandon {

@@ -28,7 +28,7 @@ const CONFLICTS: u32 = 5;
 /// What acts upon messages: a type of yours, or an async function.
 ///
 /// Everything it changes through the connection commits together with the inbox row, or not at all. It must not commit or
-/// roll back, and what it does elsewhere is done again if the message comes again.
+/// roll back. Effects elsewhere are repeated if the message comes again.
 ///
 /// ```
 /// use posthaste_core::{Consume, HandlerResult, MemoryStore, MemoryTransaction, Received};
@@ -138,7 +138,7 @@ impl Tries {
 /// A handler behind an inbox, with its retry policy. The crates of brokers run it.
 pub struct Consumer<S, H> {
     inbox: Inbox<S>,
-    /// What the inbox's store is called.
+    /// The name of the inbox's store.
     store: Arc<str>,
     handler: Arc<H>,
     retry: Arc<dyn RetryPolicy>,
@@ -284,7 +284,7 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Consumer<S, H> {
                 }
                 return Err(Unfinished::Handler(refusal));
             }
-            // Some databases take the COMMIT of a failed transaction for a rollback without a word; asking tells.
+            // Some databases silently treat the COMMIT of a failed transaction as a rollback, so check before.
             store.survivors(&mut transaction, &[]).await?;
         }
         // If the outcome is unknown, the next delivery finds the row, or does not.
@@ -325,7 +325,7 @@ impl<S: InboxStore + Transactions, H: Consume<S>> Consumer<S, H> {
     }
 }
 
-/// Why a transaction did not come to its end.
+/// Why a transaction did not complete.
 enum Unfinished {
     Store(Error),
     Handler(HandlerError),

@@ -24,7 +24,7 @@ pub struct Received {
     pub topic: String,
     /// The content.
     pub payload: Bytes,
-    /// What the content is.
+    /// The content type.
     pub content_type: String,
     /// Text pairs that came with it.
     pub headers: Headers,
@@ -69,7 +69,7 @@ impl Received {
         })
     }
 
-    /// Refuses what an inbox cannot remember.
+    /// Refuses a message that an inbox cannot store.
     pub(crate) fn check(&self) -> Result<()> {
         text::required("the source of a message", self.source.clone(), MAX_NAME_BYTES)?;
         text::required("topic", self.topic.clone(), Topic::MAX_BYTES)?;

@@ -38,12 +38,12 @@ impl NewJoin {
         self.id
     }
 
-    /// What it belongs to.
+    /// Its grouping key.
     pub fn grouping_key(&self) -> Option<&str> {
         self.grouping_key.as_deref()
     }
 
-    /// How many steps have to come to their end.
+    /// How many steps have to end.
     pub fn expected_steps(&self) -> u32 {
         self.expected_steps
     }
@@ -148,7 +148,7 @@ impl JoinBuilder {
         self
     }
 
-    /// What it belongs to: a customer, a workflow. At most 255 bytes; empty means none.
+    /// Sets the grouping key, for example a customer or a workflow. At most 255 bytes; empty means none.
     pub fn grouping_key(mut self, key: impl Into<String>) -> Self {
         self.grouping_key = Some(key.into());
         self
@@ -224,7 +224,7 @@ impl JoinBuilder {
 }
 
 impl Parts {
-    /// What a join whose steps are all that it expects really expects: steps that turned out to be one message count once.
+    /// The number of steps that such a join really expects: steps that turned out to be one message count once.
     pub(crate) fn expect(&mut self, steps: usize) {
         if self.whole {
             self.join.expected_steps = u32::try_from(steps).unwrap_or(u32::MAX).max(1);

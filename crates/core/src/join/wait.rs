@@ -264,7 +264,7 @@ pub(crate) async fn handle<S: Store>(inner: Arc<Inner<S>>, message: Arc<Message>
     let wait: Wait = message.json().map_err(HandlerError::dead)?;
     let id = wait.join_id;
     let check = inner.plan.settings.join_check;
-    // Whatever is wrong with the database is no fault of the message's: waiting costs no attempt.
+    // A failure of the database is not the message's fault: waiting costs no attempt.
     let join = match inner.call(inner.store.look(id)).await.map_err(HandlerError::infrastructure)? {
         Look::Unknown => {
             // The id is part of the payload, so the stored error does not repeat it.

@@ -1,4 +1,4 @@
-//! Configures an outbox: its handlers, what they share, its policies and settings. Impossible values do not construct.
+//! Configures an outbox: its handlers, their shared values, its policies and settings. Invalid values are refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,7 +132,7 @@ impl<S> OutboxBuilder<S> {
     /// topic's own handlers.
     ///
     /// The topic may be a text, or an enum of yours with `AsRef<str>`. The handler takes a [`Message`](crate::Message), or a
-    /// [`Delivery`](crate::Delivery) of whatever type its JSON is.
+    /// [`Delivery`](crate::Delivery) of the type of its JSON.
     pub fn on_topic<H, Args>(self, topic: impl AsRef<str>, handler: H) -> Self
     where
         Args: 'static,
@@ -257,7 +257,8 @@ impl<S> OutboxBuilder<S> {
         self
     }
 
-    /// Between which intervals the cold path looks for work: from 1 ms, when there is some, to 1 h. Default: 10 ms to 1 s.
+    /// The shortest and the longest pause between polls, while there is work and while there is none: 1 ms to 1 h.
+    /// Default: 10 ms and 1 s.
     pub fn poll(mut self, floor: Duration, ceiling: Duration) -> Self {
         (self.settings.poll_floor, self.settings.poll_ceiling) = (floor, ceiling);
         self
@@ -361,10 +362,10 @@ fn check_timeout(sink: &Guarded, lease: Duration, timeout: Duration) -> Result<(
     .with_remedy("give handlers more time (handler_timeout, or the topic's policy), or the sink less (SinkOptions::deadline)"))
 }
 
-/// What a builder has come to.
+/// The result of a builder.
 pub(crate) struct Finished<S> {
     pub(crate) store: S,
-    /// What the process is called in leases, before what makes it unique.
+    /// The process's name in leases, in front of a unique suffix.
     pub(crate) worker: String,
     pub(crate) plan: Arc<Plan>,
     pub(crate) sinks: Vec<Guarded>,

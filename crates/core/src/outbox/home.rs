@@ -1,4 +1,4 @@
-//! An outbox without the type of its store: what the parts of the dispatcher and the other tenants need of it.
+//! An outbox without the type of its store, for the parts of the dispatcher and for the other tenants.
 
 use std::any::Any;
 use std::pin::Pin;

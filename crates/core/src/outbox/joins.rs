@@ -97,7 +97,7 @@ impl<S: JoinStore> Outbox<S> {
         Ok(StartedJoin { id, new: true, steps, waits })
     }
 
-    /// Makes a stored message a step of a join, in your own transaction; one that is a step already stays what it is.
+    /// Makes a stored message a step of a join, in your own transaction; a message that is a step already stays so.
     ///
     /// A message that is done or dead already counts at once. Publish and attach in one transaction where you can: a message
     /// that is not stored any more, because done messages are not kept, cannot become a step.
@@ -189,8 +189,8 @@ impl<S: JoinStore> Outbox<S> {
         Ok(ended.is_some())
     }
 
-    /// Counts a step as completed, in your own transaction, before its message has come to its end. Answers whether it
-    /// counted: of several reports, and the message's own end, the first one does.
+    /// Counts a step as completed, in your own transaction, before its message has ended. Returns whether it counted:
+    /// of several reports, and the message's own end, the first one does.
     ///
     /// Rarely needed: messages that are done count by themselves. Handlers need not call it.
     pub async fn report_step_completed(

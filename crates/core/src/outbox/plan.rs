@@ -1,4 +1,4 @@
-//! What an outbox was configured to do: settings, handlers, rules by topic, encryption. The same for all tenants.
+//! The configuration of an outbox: settings, handlers, rules by topic, encryption. The same for all tenants.
 
 use std::sync::Arc;
 

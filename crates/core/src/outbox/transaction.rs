@@ -1,8 +1,8 @@
 //! A transaction whose messages take the hot path: their rows are born leased, and they are handed over from memory once
 //! they are known to have survived to COMMIT.
 //!
-//! The database decides what survived. A message whose savepoint was rolled back, by whatever means, is never delivered:
-//! unless publishing was the last thing that happened on the connection, the rows are looked for before the commit.
+//! The database decides which rows survive. A message whose savepoint was rolled back, by any means, is never delivered:
+//! unless publishing was the last use of the connection, the rows are checked before the commit.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -185,8 +185,8 @@ impl<S: Transactions> OutboxTransaction<S> {
     /// Commits, and hands what took the hot path to its handlers.
     ///
     /// After an error nothing was committed, unless its kind is [`CommitUnknown`](crate::ErrorKind::CommitUnknown). A
-    /// transaction that an earlier error has made useless is an error here, even where the database would take COMMIT for
-    /// ROLLBACK without a word.
+    /// transaction that an earlier error has made useless is an error here, even where the database would silently treat
+    /// COMMIT as ROLLBACK.
     pub async fn commit(mut self) -> Result<()> {
         let inner = Arc::clone(&self.outbox.inner);
         let mut born = std::mem::take(&mut self.born);

@@ -112,7 +112,7 @@ impl Shared {
         let patience = parcels.iter().map(|parcel| parcel.patience).min().unwrap_or_default();
         let messages: Vec<Arc<Message>> = parcels.iter().map(|parcel| Arc::clone(&parcel.message)).collect();
         let started = Instant::now();
-        // The sink is told a little less than it has, so that what it knows by then is not lost.
+        // The sink gets a slightly shorter deadline than the batch, so that its partial results are not lost.
         let batch = Batch::new(&messages, started + patience.mul_f64(0.9));
         let sending = async { self.sink.send(&batch).await };
         let answered = timeout(patience, caught(sending)).await;

@@ -66,8 +66,8 @@ impl SinkOptions {
         Self::default()
     }
 
-    /// What the sink is called in logs and metrics, and by which name a message remembers that it was sent there: 1 to 190
-    /// bytes. Default: what the sink says.
+    /// Sets the sink's name in logs, in metrics, and stored with messages that it took: 1 to 190 bytes. Default: the
+    /// sink's own.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -205,7 +205,7 @@ impl Guarded {
         }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -224,7 +224,7 @@ impl Guarded {
         if self.is_down() { lock(&self.shared.reason).clone() } else { None }
     }
 
-    /// Asks the sink whether it would take messages, whatever the breaker's state, and without changing it.
+    /// Asks the sink whether it would take messages, ignoring the breaker's state, and without changing it.
     pub async fn probe(&self) -> Verdict {
         self.shared.probe().await
     }

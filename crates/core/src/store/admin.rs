@@ -1,6 +1,6 @@
 //! What operators need: statistics, lists, one message with its history, and the verbs that only a person decides.
 //!
-//! Nothing here may scan the queue: a look at a system in trouble must not make its trouble worse.
+//! Nothing here may scan the queue: inspecting a system in trouble must not make it worse.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -306,7 +306,7 @@ pub enum Severity {
     Danger,
 }
 
-/// What an examination found out about one thing.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
     /// The check, in one or two words that stay the same: `durability`, `clock`, `oldest transaction`.

@@ -1,6 +1,6 @@
-//! What a consumer needs of a database: a row per message that it has acted upon, in the transaction in which it acts.
+//! Store operations for consumers: a row per handled message, in the transaction in which the consumer acts.
 //!
-//! A store only remembers. Whether a repeated message is skipped, and what a changed one means, is the inbox's business.
+//! A store only records. The inbox decides whether a repeated message is skipped, and what a changed one means.
 
 use std::time::{Duration, SystemTime};
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for InboxEntry<'_> {
     }
 }
 
-/// What an inbox found when a message was to be remembered.
+/// The result of recording a message in an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Once {
     /// It was not there; now it is, if the transaction commits. Act.
@@ -95,7 +95,7 @@ impl std::fmt::Debug for InboxRecord {
     }
 }
 
-/// A database whose transactions can remember what a consumer has acted upon.
+/// A database whose transactions can record handled messages.
 pub trait InboxStore: TransactionalStore {
     /// Remembers a message through the user's own connection, unless it is there.
     ///

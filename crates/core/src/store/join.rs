@@ -69,8 +69,8 @@ pub trait JoinStore: TransactionalStore {
         join: JoinId,
     ) -> impl Future<Output = Result<Option<EndedJoin>>> + Send;
 
-    /// Registers a message, which is about to be stored in the same transaction, as one that waits for a join, and answers
-    /// what the join is now.
+    /// Registers a message, which is about to be stored in the same transaction, as one that waits for a join, and returns
+    /// the join's state.
     ///
     /// # Behavior
     /// - From here to the end of the transaction the join's end waits: it will make the message due.

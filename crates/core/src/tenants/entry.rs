@@ -25,7 +25,7 @@ use crate::store::{Store as _, StoreAdmin};
 /// An operation under way, in any task.
 pub(super) type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What it takes to open a tenant.
+/// Everything needed to open a tenant.
 pub(super) struct Opening<'a> {
     pub(super) key: &'a TenantKey,
     pub(super) worker: &'a WorkerId,
@@ -80,7 +80,7 @@ pub(super) trait Entry: fmt::Debug + Send + Sync {
     fn life(&self) -> &Life;
     fn home(&self) -> Arc<dyn Home>;
     fn admin(&self) -> Arc<dyn StoreAdmin>;
-    /// What it has of what all share.
+    /// Its share of the process's resources.
     fn share(&self) -> &Share;
     fn trouble(&self) -> Option<Trouble>;
     fn compare(&self, source: &dyn AnySource) -> Result<Compared>;

@@ -1,4 +1,5 @@
-//! The inboxes of a consumer that acts for many tenants: one in each tenant's database, beside what it acts upon.
+//! The inboxes of a consumer that acts for many tenants: one in each tenant's database, beside the data that it
+//! changes.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! By what a tenant is known: a text, or a UUID.
+//! The key of a tenant: a text, or a UUID.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A tenant's life while the tenants run: reached, run, drained when it was removed.
 //!
-//! Whatever goes wrong with one tenant ends here, and concerns no other.
+//! Failures of one tenant end here, and affect no other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ async fn turn(core: &Arc<Core>, entry: &Arc<dyn Entry>, shutdown: &Shutdown) -> 
     }
 }
 
-/// Says what a removed tenant leaves behind.
+/// Logs the messages that a removed tenant leaves behind.
 async fn told_end(entry: Arc<dyn Entry>) {
     let store = entry.admin();
     match entry.share().call(Priority::Normal, unpanicked(store.stats())).await {

@@ -1,4 +1,4 @@
-//! How a tenant's database is described: what a discovery answers with, and what a store is opened from.
+//! Descriptions of tenants' databases: a discovery returns them, and stores are opened from them.
 //!
 //! A source is a description. Making or comparing one must never connect to anything, and showing one must never show a
 //! secret.
@@ -13,7 +13,7 @@ use crate::store::StoreAdmin;
 /// Two that are equal describe the same database, reached in the same way: a store stays as it is for as long as its source
 /// does.
 pub trait Source: Clone + PartialEq + Debug + Send + Sync + 'static {
-    /// What it opens.
+    /// The store that it opens.
     type Store: StoreAdmin + Clone;
 
     /// Opens the store, without connecting. The first call notices that a database cannot be reached.

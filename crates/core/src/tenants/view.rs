@@ -17,7 +17,7 @@ pub enum TenantState {
     Running,
     /// Its store does not answer, or answers with errors.
     Failing {
-        /// What it answered with last.
+        /// Its last error.
         error: String,
         /// For how long.
         lasts: Duration,
@@ -78,7 +78,7 @@ impl TenantInfo {
     }
 }
 
-/// What a discovery has changed.
+/// The changes of a discovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Changes {

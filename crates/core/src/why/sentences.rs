@@ -1,4 +1,4 @@
-//! Reasons as sentences: what it means, and what to do next.
+//! Reasons as sentences: the meaning, and the next step.
 //!
 //! They contain foreign texts (errors, names, reasons) unchanged: code that prints them must remove control characters for a
 //! terminal.
@@ -21,7 +21,7 @@ impl fmt::Display for Blocker {
 }
 
 impl Reason {
-    /// What it means, and what to do next.
+    /// The meaning, and the next step.
     pub fn sentence(&self, now: SystemTime) -> String {
         match self {
             Self::Unknown => "it is not stored here: it was never published to this store, its transaction was rolled \

@@ -65,7 +65,7 @@ pub async fn an_ack_can_be_repeated<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!(before.len(), 1);
 }
 
-/// One answer for each question and in its order, in whatever order the store goes about it.
+/// One result for each settlement, in their order, in whatever order the store applies them.
 pub async fn answers_come_as_they_were_asked_for<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store_that_deletes();
     enqueue(&store, &plains(6)).await;

@@ -1,4 +1,4 @@
-//! Many settlements in one call: each has its own answer, whatever becomes of the others.
+//! Many settlements in one call: each has its own result, independent of the others.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use posthaste_core::{Lease, Message, Outcome, Settled, Settlement, State, Store,
 use super::support::*;
 use crate::Fixture;
 
-/// OBX-031, OBX-039, OBX-045, OBX-097: each settlement of a batch has its own answer, in order, whatever the others are.
+/// OBX-031, OBX-039, OBX-045, OBX-097: each settlement of a batch has its own result, in order, independent of the
+/// others.
 pub async fn a_batch_of_all_sorts<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let ids = enqueue(store, &plains(7)).await;

@@ -1,6 +1,6 @@
-//! What the cases share: messages to enqueue, short forms of the calls, and comparisons that allow for real clocks.
+//! Shared by the cases: messages to enqueue, short forms of the calls, and comparisons that allow for real clocks.
 //!
-//! Nothing here asserts a requirement; it must never hide what a store answered.
+//! Nothing here asserts a requirement; it must never hide a store's answer.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +17,7 @@ use crate::{Fixture, JoinCensus};
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 /// A round number of hours keeps every comparison far from its boundary.
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
-/// How long the cases lease unless the lease is what they are about.
+/// The cases' lease, unless they test leases.
 pub(crate) const LEASE: Duration = HOUR;
 /// How far a time may be off: the machine may be busy.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(30);

@@ -91,7 +91,7 @@ pub async fn taken_over_after_a_reap<F: Fixture>(fixture: &Arc<F>) {
     apply(fixture.store(), again.lease(), Outcome::Ack).await;
 }
 
-/// HOT-020: done is final; only its own ack, repeated, is told so.
+/// HOT-020: done is final; only its own ack, repeated, is applied again.
 pub async fn done_is_final<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (message, epochs) = claimed_twice(store).await;

@@ -56,7 +56,7 @@ impl World {
         self.actors[who].step = if needs_locks { Step::LockDue } else { Step::LookNew };
     }
 
-    /// `take_due`: locks what is due; before, it may move some of what waits to `outbox_new`.
+    /// `take_due`: locks due messages; before, it may move some waiting ones to `outbox_new`.
     pub(crate) fn lock_due(&self, who: usize, worker: Worker) -> Vec<Move> {
         let tx = &self.actors[who].tx;
         let subsets = (0..=tx.waiting).filter(|moved| moved & !tx.waiting == 0);
@@ -133,7 +133,8 @@ impl World {
         Move::new(if is_taken { "take_new: locks" } else { "take_new: skips" }, bit(m), self)
     }
 
-    /// `pick` and the second look: drops what was leased before its lock was had. If nothing remains, it picks again.
+    /// `pick` and the second look: drops messages that were leased before their lock was obtained. If nothing
+    /// remains, it picks again.
     pub(crate) fn look_again(mut self, who: usize, plan: &Plan, worker: Worker) -> Move {
         let base = self.actors[who].tx.base.clone().unwrap();
         let found = self.actors[who].tx.picked | std::mem::take(&mut self.actors[who].tx.held);

@@ -139,7 +139,7 @@ impl World {
         self.actors[who].tx.advance.as_mut().unwrap()
     }
 
-    /// The first statement of `advance_cursor`: one snapshot for what is being written and what is leased.
+    /// The first statement of `advance_cursor`: one snapshot for open writers and leases.
     pub(crate) fn begin_advance(&mut self, who: usize, plan: &Plan) {
         let base = self.actors[who].tx.base.clone().unwrap();
         let next_xid = self.last_ended + 1;
@@ -221,7 +221,7 @@ impl World {
         self.actors[who].step = Step::LockHeads;
     }
 
-    /// `lock_heads`, its locks: it skips what others locked, and what is over by now.
+    /// `lock_heads`, its locks: it skips rows that others locked, and messages that have ended by now.
     pub(crate) fn lock_heads(&mut self, who: usize, plan: &Plan) {
         if !plan.has(Fault::PassesWithoutHeads) {
             let mut locked = 0;

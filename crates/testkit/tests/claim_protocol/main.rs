@@ -11,11 +11,11 @@
 //!
 //! All at once, with three workers, three messages, two keys, crashes and late commits, is too much for a test of seconds. So
 //! there are several worlds that overlap; that one and other large ones run with `--ignored`, in a release build. Each way to
-//! break the protocol (`Fault`) has a world in which the checker must find what it leads to.
+//! break the protocol (`Fault`) has a world in which the checker must find the violation.
 //!
-//! What the model leaves out: times (a lease lives or ran out), priorities, topics and pauses, joins, retries, suspects (they are
-//! due), dead and expired messages, messages born leased, the limits of 16 segments and 20,000 entries, and the removal
-//! of old cursors. Statements that read one after the other without a lock between them mostly read at one moment.
+//! The model leaves out: times (a lease lives or ran out), priorities, topics and pauses, joins, retries, suspects (they are
+//! due), dead and expired messages, messages born leased, the limits of 16 segments and 20,000 entries, and the removal of old
+//! cursors. Statements that read one after the other without a lock between them mostly read at one moment.
 //!
 //! After changing a routine, change the model: nothing here reads the SQL.
 
@@ -90,7 +90,7 @@ fn open_claim() -> Plan {
     Plan { published: M1, ..plan(&roles) }
 }
 
-/// A transaction ends that has locked what a move of the cursor passed.
+/// A transaction ends that has locked messages which a move of the cursor passed.
 fn crash_beside_a_move() -> Plan {
     Plan { crashes: 1, ..plan(&[Role::Worker(acks(1, 1)), Role::Worker(moves(1, 1))]) }
 }

@@ -1,4 +1,4 @@
-//! What a world consists of: its messages, its actors, what may go wrong, and in which way the protocol is broken.
+//! A world: its messages, its actors, its failures, and the way in which the protocol is broken.
 
 use crate::world::MESSAGES;
 
@@ -39,7 +39,7 @@ pub(crate) enum Fault {
     LetsGoOnce,
 }
 
-/// A worker: claims, and then settles what it got or dies.
+/// A worker: claims, and then settles its messages or dies.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Worker {
     pub(crate) rounds: u8,
@@ -73,7 +73,7 @@ pub(crate) enum Role {
 pub(crate) struct Plan {
     /// The key of each message; 0 is none.
     pub(crate) keys: [u8; MESSAGES],
-    /// What is there at the start, and what of it waits by its due time.
+    /// The messages at the start, and which of them wait by their due time.
     pub(crate) published: u8,
     pub(crate) due: u8,
     pub(crate) roles: Vec<Role>,

@@ -245,7 +245,8 @@ fn hides(world: &World, plan: &Plan) -> bool {
     })
 }
 
-/// Whether a message is never delivered: all leases run out, a reap takes them back, and a last worker claims what it finds.
+/// Whether a message is never delivered: all leases run out, a reap takes them back, and a last worker claims
+/// everything that it finds.
 fn loses(world: &World, plan: &Plan) -> bool {
     let mut world = world.clone();
     let worker = Worker { rounds: 1, limit: MESSAGES, acks: true, ..Worker::default() };

@@ -20,7 +20,7 @@ impl World {
         actor.step = Step::Begin;
     }
 
-    /// What a worker may do with what it holds.
+    /// A worker's moves with the messages that it holds.
     pub(crate) fn settle(&self, who: usize, worker: Worker) -> Vec<Move> {
         let mut moves = Vec::new();
         let begin = |label, step| {

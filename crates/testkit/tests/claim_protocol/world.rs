@@ -1,7 +1,8 @@
 //! The database of a small world: rows, row locks, transactions and what each of them sees.
 //!
 //! Each statement is one step, or one step when it takes its snapshot and one for each lock. No step keeps a snapshot for a later
-//! one, only what it read with it. So the committed rows and the changes of each open transaction suffice: there are no versions.
+//! one, only the rows that it read with it. So the committed rows and the changes of each open transaction suffice: there are no
+//! versions.
 
 use std::rc::Rc;
 
@@ -11,7 +12,7 @@ use crate::cursor::{Advance, Cursor};
 pub(crate) const MESSAGES: usize = 3;
 /// Each claim of each worker has a token of its own, from 1 on. The last is for the drain at the end.
 pub(crate) const TOKENS: usize = 7;
-/// The rows of leases: one for each token, and one for what a renewal cuts off.
+/// The rows of leases: one for each token, and one for messages that a renewal cuts off.
 pub(crate) const LEASES: usize = 2 * TOKENS;
 
 pub(crate) type Xid = u8;
@@ -52,7 +53,7 @@ pub(crate) const KEY_SHARE: u8 = 1;
 pub(crate) const SHARE: u8 = 2;
 pub(crate) const UPDATE: u8 = 4;
 
-/// An open transaction: what it holds, what it changed, and the variables of its routine.
+/// An open transaction: its locks, its changes, and the variables of its routine.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Transaction {
     pub(crate) is_open: bool,
@@ -65,12 +66,12 @@ pub(crate) struct Transaction {
     pub(crate) turns_added: u8,
     pub(crate) turns_taken: u8,
     pub(crate) cursor: Option<(u8, Rc<Cursor>)>,
-    /// What it takes at its commit.
+    /// The messages that it takes at its commit.
     pub(crate) claims: u8,
     /// The token under which it ends the tenure of each message at its commit.
     pub(crate) ends: [u8; MESSAGES],
 
-    /// What was published when it began.
+    /// The messages published when it began.
     pub(crate) seen: u8,
     pub(crate) base: Option<Rc<Cursor>>,
     pub(crate) leased: u8,
@@ -125,7 +126,7 @@ pub(crate) struct Actor {
     pub(crate) step: Step,
     /// How many rounds of its program it has begun.
     pub(crate) rounds: u8,
-    /// What it believes to hold.
+    /// The messages that it believes to hold.
     pub(crate) token: u8,
     pub(crate) items: u8,
     pub(crate) tx: Transaction,
@@ -157,7 +158,7 @@ pub(crate) fn each(set: u8) -> impl Iterator<Item = usize> {
     (0..MESSAGES).filter(move |message| set & bit(*message) != 0)
 }
 
-/// What a transaction sees. Without an actor: what is committed.
+/// The rows that a transaction sees. Without an actor: the committed ones.
 pub(crate) type Viewer = Option<usize>;
 
 impl World {
@@ -182,7 +183,7 @@ impl World {
             .fold(0, |set, m| set | bit(m))
     }
 
-    /// What the rows of leases with this token contain.
+    /// The contents of the lease rows with this token.
     pub(crate) fn items_of(&self, viewer: Viewer, token: u8) -> u8 {
         let leases = (0..LEASES).filter(|lease| token_of(*lease) == token);
         leases.fold(0, |set, lease| set | self.lease(viewer, lease).items)
@@ -254,7 +255,7 @@ impl World {
         self.actors[who].tx = Transaction::default();
     }
 
-    /// Commits, and judges whether what the transaction did was right.
+    /// Commits, and judges whether the transaction's changes were right.
     pub(crate) fn commit(&mut self, who: usize, keys: &[u8; MESSAGES]) {
         let tx = std::mem::take(&mut self.actors[who].tx);
         self.last_ended = self.last_ended.max(tx.xid);

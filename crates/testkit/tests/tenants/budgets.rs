@@ -238,7 +238,8 @@ async fn settling_goes_before_everything_else() {
     running.shutdown.now();
 }
 
-/// R12: drain first does not wait for a tenant that cannot settle what it has: its database takes no writes, or is gone.
+/// R12: drain first does not wait for a tenant that cannot settle its messages: its database takes no writes, or is
+/// gone.
 #[tokio::test(start_paused = true)]
 async fn drain_first_leaves_a_tenant_that_cannot_settle() {
     for is_gone in [false, true] {

@@ -98,7 +98,7 @@ async fn tenants_come_and_go() {
     running.stop().await;
 }
 
-/// Tenants that were named are there whatever the discovery finds, and go by its side.
+/// Named tenants are there whatever the discovery finds, beside the discovered ones.
 #[tokio::test(start_paused = true)]
 async fn named_tenants_stay() {
     let scene = Scene::new();
@@ -201,7 +201,7 @@ async fn a_new_password_behind_the_same_store() {
     assert_eq!(scene.network.stores("a"), 1);
     assert_eq!(state(&tenants, "a"), Some(TenantState::Running));
     // The password is changed at the database first: the store fails, and is back as soon as the new one is known.
-    // What is left to settle by then is tried again at once, too.
+    // Open settlements are tried again at once, too.
     scene.network.set_password("a", "newer");
     let deadline = Instant::now() + secs(10);
     while !matches!(state(&tenants, "a"), Some(TenantState::Failing { .. })) {
@@ -459,7 +459,7 @@ async fn inboxes_forget_by_their_schedule() {
     running.await.unwrap();
 }
 
-/// Dropped, it stops; and what was not started is given back.
+/// Dropped, it stops, and gives back messages that were not started.
 #[tokio::test(start_paused = true)]
 async fn stops_when_it_is_told() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! What the tests of tenants share.
+//! Shared by the tests of tenants.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

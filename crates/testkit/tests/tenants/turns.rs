@@ -156,7 +156,7 @@ async fn a_busy_tenant_starves_nobody() {
     .await;
     let meanwhile = journal.of("busy").len() - before;
     println!("400 of 20 others in {:?}, and {meanwhile} of the busy one", asked.elapsed());
-    // 400 others at 5 ms each: two seconds of work. The busy one has had a turn among 21, and what was claimed before.
+    // 400 others at 5 ms each: two seconds of work. The busy one has had a turn among 21, and its earlier claims.
     assert!(meanwhile <= 150, "{meanwhile}");
     assert!(asked.elapsed() < secs(5), "{:?}", asked.elapsed());
     running.stop().await;

@@ -31,13 +31,13 @@ impl InboxTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a new transaction remembers.
+    /// The inbox rows of a new transaction.
     pub(super) fn begin(&self) -> Remembered {
         Remembered { table: self.clone(), rows: Vec::new() }
     }
 }
 
-/// What a transaction has remembered so far; forgotten unless it is kept.
+/// The inbox rows of a transaction so far; forgotten unless it commits.
 #[derive(Debug)]
 pub(super) struct Remembered {
     table: InboxTable,

@@ -38,7 +38,7 @@ pub(super) enum Change {
     WaitForEnd(JoinId, MessageId),
 }
 
-/// What a change did; each kind has its own answer.
+/// The result of a change; each kind has its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Changed {
     Started,
@@ -71,7 +71,7 @@ impl Entry {
         self.ended()
     }
 
-    /// Counts the end of a step that is pending, and tells whether it counted, and whether the join ended by it.
+    /// Counts the end of a pending step. Returns whether it counted, and whether the join ended by it.
     fn count(&mut self, message: MessageId, end: StepEnd, now: SystemTime) -> Reported {
         let pending = self.join.status == JoinStatus::Pending;
         let Some(step) = self.steps.get_mut(&message).filter(|step| step.status == StepStatus::Pending)
