@@ -14,7 +14,7 @@ pub(crate) type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = s
 /// One repetition of a case, to be awaited.
 pub(crate) type Running = Pin<Box<dyn Future<Output = Result<Sample>> + Send>>;
 
-/// What a subject is to the others of its group.
+/// A subject's role in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
@@ -22,7 +22,7 @@ pub(crate) enum Role {
     Posthaste,
     /// The same work without any message: what cannot be undercut.
     Floor,
-    /// The least that could do the job: what can at best be reached.
+    /// The least work that could do the job: the upper bound.
     Limit,
     /// For orientation; no ratio is taken to it.
     Reference,
@@ -30,7 +30,7 @@ pub(crate) enum Role {
     Peer,
 }
 
-/// What the value of a sample is.
+/// The unit of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Unit {
     /// Transactions per second.

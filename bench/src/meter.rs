@@ -1,4 +1,4 @@
-//! What a stretch of work cost beside its time: write-ahead log, dead rows, transactions, blocks, processor time.
+//! The cost of a piece of work beside its time: WAL, dead tuples, transactions, blocks, CPU time.
 //!
 //! Readings are of the server as a whole where it cannot attribute them; `foreign_transactions` says how much of that came from
 //! other clients. Nothing is read while the clock runs.
@@ -82,12 +82,12 @@ fn difference(after: &Reading, before: &Reading) -> Reading {
     after.iter().filter_map(|(name, value)| Some((*name, value - before.get(name)?))).collect()
 }
 
-/// The processor time of this process and of the children that have ended: a peer is one of them.
+/// The CPU time of this process and of its children that have ended: a peer is one of them.
 fn own_cpu() -> Option<f64> {
     times("/proc/self/stat").map(|times| times.iter().sum())
 }
 
-/// The CPU time of a server that forks: the first process, what has ended below it, and its children that live.
+/// The CPU time of a server that forks: the first process, its ended descendants, and its live children.
 pub(crate) fn family_cpu(first: u32) -> Option<f64> {
     let mut seconds: f64 = times(&format!("/proc/{first}/stat"))?.iter().sum();
     for process in processes() {

@@ -22,7 +22,7 @@ use crate::workload::PAYLOAD_BYTES;
 /// How long a peer may take for one verb, and to be installed.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
-/// What a peer's `peer.toml` says.
+/// The contents of a peer's `peer.toml`.
 #[derive(Clone, Debug, Deserialize)]
 struct Description {
     name: String,
@@ -88,7 +88,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Runs a verb, and answers the object on the last line of what it prints.
+    /// Runs a verb, and returns the object on the last line of its output.
     async fn ask(&self, verb: &str, flags: &[String], url: Option<&str>) -> Result<Value> {
         let words: Vec<String> = std::iter::once(verb.to_owned()).chain(flags.iter().cloned()).collect();
         let output =
@@ -116,7 +116,7 @@ impl Peer {
         Err(format!("{}: {}", output.status, last.trim()).into())
     }
 
-    /// What it is measured in.
+    /// Its unit.
     pub(crate) fn cases(&self, product: &Arc<Postgres>, scale: Scale, wanted: &[&'static str]) -> Vec<Case> {
         let case = |scenario: &'static str, unit, variation: &str| {
             let (peer, product) = (self.clone(), Arc::clone(product));

@@ -1,4 +1,4 @@
-//! Runs the cases: repetitions are interleaved over the subjects of a group, so that what the machine does meanwhile meets all of
+//! Runs the cases: repetitions are interleaved over the subjects of a group, so that other activity of the machine affects all of
 //! them alike.
 //!
 //! A failure is kept as a line of the report. Nothing is left out because it failed.

@@ -56,7 +56,7 @@ pub(crate) trait Product: Send + Sync + 'static {
     /// How many messages per second a steady load offers.
     const OFFERED: u64;
 
-    /// What the server says it is.
+    /// The server's version.
     fn version(&self) -> impl Future<Output = Result<String>> + Send;
     /// Makes a database.
     fn create(&self, name: &str) -> impl Future<Output = Result> + Send;
@@ -79,9 +79,9 @@ pub(crate) trait Product: Send + Sync + 'static {
     fn batch(connection: &mut Conn<Self>, sql: &'static str) -> impl Future<Output = Result> + Send;
     /// Brings the server to the state from which runs are comparable.
     fn checkpoint(connection: &mut Conn<Self>) -> impl Future<Output = Result> + Send;
-    /// Takes what the planner knows up to date.
+    /// Updates the planner's statistics.
     fn analyze(connection: &mut Conn<Self>) -> impl Future<Output = Result> + Send;
-    /// What can be read at once.
+    /// Counts that can be read at once.
     fn early(connection: &mut Conn<Self>) -> impl Future<Output = Result<Reading>> + Send;
     /// Counts that are complete when all other connections are closed.
     fn late(connection: &mut Conn<Self>) -> impl Future<Output = Result<Reading>> + Send;

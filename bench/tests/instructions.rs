@@ -23,7 +23,7 @@ const PROFILE: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 const HEADER: &str = "# Instructions per message, claimed, handled and settled in memory on one thread, by the profile of the\n\
                       # build: see instructions.rs. Written by `POSTHASTE_UPDATE_DUMPS=1`.\n";
 
-/// The instructions that delivering so many takes, and whatever else happens once.
+/// The instructions for delivering so many, and for everything that happens once.
 fn instructions(messages: u64) -> u64 {
     whole(messages, &[]) - whole(messages, &["--only-store"])
 }

@@ -52,7 +52,7 @@ tests the HTTP API, is the program in POSTHASTE_TEST_SCHEMATHESIS, or is install
 Exit codes: 0 all passed, 1 something failed, 2 the command line was not understood.
 ";
 
-/// What the command line asks for.
+/// The task that the command line asks for.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Task {
     Help,

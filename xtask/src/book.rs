@@ -74,7 +74,7 @@ mod tests {
         links
     }
 
-    /// What a heading is called in a link.
+    /// The anchor of a heading.
     fn anchor(heading: &str) -> String {
         let words = heading.trim_start_matches('#').trim().to_lowercase();
         let kept = words.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));

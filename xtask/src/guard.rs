@@ -1,4 +1,4 @@
-//! Cleaning up, whatever happens to this process.
+//! Cleaning up, even if this process is killed.
 //!
 //! A destructor runs when a stage fails or code panics, but not on Ctrl-C, SIGTERM or SIGKILL, and without unsafe
 //! code or dependencies no signal can be caught. So every server runs beneath a second copy of this program, the
@@ -39,7 +39,7 @@ pub(crate) struct Recipe {
     pub(crate) serve: Vec<OsString>,
     /// The signal that asks it to stop, as `kill -s` names it.
     pub(crate) stop: &'static str,
-    /// Ends what the server leaves running behind its back; runs when it has stopped. Nothing to do if it is empty.
+    /// Ends processes that the server leaves running; runs when it has stopped. Nothing to do if it is empty.
     pub(crate) afterwards: Vec<OsString>,
 }
 
@@ -153,7 +153,7 @@ fn serve(stop: &str, log: &Path, commands: &[OsString], owner: &Receiver<()>) ->
         return Ok(());
     }
     let served = attend(spawn(serve, &output)?, stop, owner);
-    // Whatever became of the server, what it started must not outlive it.
+    // Processes that the server started must not outlive it.
     let cleaned = run(afterwards, &output);
     served.and(cleaned)
 }

@@ -29,7 +29,7 @@ pub(crate) fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// Runs a command to its end and returns what it wrote, or its last complaint.
+/// Runs a command to its end and returns its output, or its last error line.
 pub(crate) fn answer(command: &mut Command) -> Result<String, String> {
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().display().to_string();
     let output =

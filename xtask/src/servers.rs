@@ -52,7 +52,7 @@ trait Engine: Sized {
     fn recipe(&self, folder: &Path, port: u16) -> Result<Recipe, String>;
 }
 
-/// What a server says it is.
+/// A server's own identification.
 struct Identity {
     name: &'static str,
     version: String,
@@ -102,7 +102,7 @@ impl Servers {
         &self.all
     }
 
-    /// And a program that tests run, which is told and missed like a server.
+    /// And a program that tests run, which is found and reported like a server.
     pub(crate) fn add_tool(&mut self, tool: Server) {
         self.all.push(tool);
     }
@@ -149,7 +149,7 @@ fn find<E: Engine>(apt: &mut Apt) -> Result<Found, String> {
     })
 }
 
-/// The server that the environment names; not examined, because the tests will say best what is wrong with it.
+/// The server that the environment names; not examined, because the tests report its faults best.
 fn given<E: Engine>() -> Option<Found> {
     let url = std::env::var(E::VARIABLE).ok().filter(|url| !url.is_empty())?;
     let unknown = |_| Identity { name: E::NAME, version: "unknown".to_owned() };

@@ -190,7 +190,7 @@ fn only(name: &str) -> String {
     }
 }
 
-/// What the tests learn about the servers.
+/// The variables that tell the tests about the servers.
 pub(crate) fn environment(servers: &[Server], strict: bool) -> Environment {
     let mut variables = Vec::new();
     for server in servers {
@@ -217,7 +217,7 @@ fn run(name: String, arguments: &[OsString], environment: &Environment, options:
     set(&mut command, environment);
     if is_nextest {
         watch_each_test(&mut command);
-        // What an earlier run left must not be taken for this one's.
+        // Results of an earlier run must not be taken for this one's.
         let _ = std::fs::remove_file(report(options));
     }
     let outcome = match command.status() {
@@ -294,7 +294,7 @@ mod tests {
 
     const ALL: Tools = Tools { rustfmt: true, clippy: true, nextest: true };
 
-    /// What the stage of this name would do.
+    /// The work of the stage of this name.
     fn planned(name: &str, options: &TestOptions, tools: Tools, strict: bool) -> Result<String, Outcome> {
         let (_, work) = plan(options, tools, strict).into_iter().find(|(stage, _)| *stage == name).unwrap();
         work.map(|arguments| programs::spelled(&arguments))

@@ -1,4 +1,4 @@
-//! What a person reads at the end of a run, and the lines a shell reads from `xtask servers`.
+//! The summary at the end of a run, and the lines of `xtask servers` for a shell.
 //!
 //! Pure text building: nothing here may print, ask the environment or look at a clock.
 

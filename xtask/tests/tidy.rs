@@ -161,7 +161,7 @@ fn links_lead_somewhere() {
     faults.report();
 }
 
-// What the rules are made of.
+// Helpers of the rules.
 
 /// Gathered, so that one run tells everything.
 #[derive(Default)]
@@ -227,7 +227,7 @@ fn names_in(folder: &str) -> BTreeSet<String> {
     names
 }
 
-/// Whatever one dialect has, all must have.
+/// All dialects must have the same names.
 fn compare_dialects(of: impl Fn(&str) -> BTreeSet<String>, remedy: &str) {
     let each: BTreeMap<&str, BTreeSet<String>> =
         DIALECTS.iter().map(|dialect| (*dialect, of(dialect))).collect();
@@ -249,7 +249,7 @@ fn is_foreign(name: &str) -> bool {
     FOREIGN.iter().any(|foreign| name.contains(foreign))
 }
 
-/// Whether the file is part of what a crate ships, not one of its tests, examples or benchmarks.
+/// Whether the file is part of a shipped crate, not one of its tests, examples or benchmarks.
 fn is_source_of_a_crate(file: &Path) -> bool {
     file.components().any(|part| part.as_os_str() == "src")
 }

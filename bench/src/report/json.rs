@@ -7,7 +7,7 @@ use super::Report;
 use crate::measure::{Result, Role};
 use crate::statistics::Summary;
 
-/// What follows from the samples of a line.
+/// Statistics of a line's samples.
 #[derive(Serialize)]
 struct Derived {
     summary: Option<Summary>,

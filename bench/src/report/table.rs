@@ -68,7 +68,7 @@ pub(crate) fn render(report: &Report) -> String {
     out
 }
 
-/// What a group is called.
+/// The name of a group.
 pub(crate) fn title(line: &Line) -> String {
     let variation = if line.variation.is_empty() { String::new() } else { format!(" · {}", line.variation) };
     let store = if line.store.is_empty() { String::new() } else { format!(" · {}", line.store) };

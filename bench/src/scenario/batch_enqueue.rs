@@ -1,6 +1,6 @@
 //! Batch enqueue: many messages in one transaction, by the call that takes many.
 //!
-//! One client: what a batch saves is round trips, and those are the client's.
+//! One client: a batch saves round trips, which are the client's.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Growth: what a fixed number of deliveries costs while ever more waits behind them, and while ever more lies done beside them.
+//! Growth: the cost of a fixed number of deliveries with more and more waiting messages behind them, and done ones
+//! beside them.
 //!
 //! By the bare loop of claims and settlements, so that nothing but the database can get slower. Done messages are kept.
 //!

@@ -1,4 +1,4 @@
-//! Joins: many of ten steps each; how many come to their end per second, their continuations handled?
+//! Joins: many of ten steps each; how many end per second, with their continuations handled?
 //!
 //! They are started before the clock; `started_per_second` tells how quickly.
 

@@ -92,7 +92,7 @@ async fn measure<P: Product>(
     Ok(sample)
 }
 
-/// Puts the obstacle in front, and keeps open what it needs.
+/// Puts the obstacle in front, and keeps its connection open.
 async fn put<P: Product>(
     room: &Room<P>,
     store: &P::Store,

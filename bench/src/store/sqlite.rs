@@ -1,6 +1,6 @@
 //! SQLite: a file in a temporary folder for every repetition.
 //!
-//! The database runs in this process, so its work is in the client's processor time; its log is the file beside it.
+//! The database runs in this process, so its work is in the client's CPU time; its WAL is the file beside it.
 
 use std::path::PathBuf;
 

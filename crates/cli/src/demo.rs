@@ -61,7 +61,7 @@ struct Summary {
     retried: u64,
     dead: u64,
     hot_latency_ms: Option<latency::Percentiles>,
-    /// What did not hold, of what must; empty if all is well.
+    /// Broken promises; empty if all is well.
     broken: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Exit codes: what a script can learn without reading any text.
+//! Exit codes, for scripts.
 
 use std::process::ExitCode;
 

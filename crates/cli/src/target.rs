@@ -83,7 +83,7 @@ pub(crate) use with_kind;
 pub(crate) type StoreOf<D> = <D as Source>::Store;
 
 impl Kind {
-    /// What a URL's scheme says.
+    /// The kind of a URL's scheme.
     pub(crate) fn of(url: &str) -> Result<Self> {
         match url.split_once(':') {
             Some(("sqlite", _)) => Ok(Self::Sqlite),
@@ -135,7 +135,7 @@ impl Target {
         Ok(store)
     }
 
-    /// The store, connected, whatever its tables are like.
+    /// The store, connected, with or without current tables.
     pub(crate) async fn connect(&self) -> Result<Arc<dyn AnyStore>> {
         let url = self.url()?;
         let kind = Kind::of(url)?;

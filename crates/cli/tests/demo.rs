@@ -1,4 +1,4 @@
-//! The demo, as its user runs it: it ends by itself, what it promises holds, and it touches nothing that is not its own.
+//! The demo, as its user runs it: it ends by itself, its promises hold, and it touches nothing but its own files.
 
 #![allow(clippy::unwrap_used, reason = "test code: a panic is how it reports")]
 

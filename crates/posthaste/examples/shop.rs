@@ -1,11 +1,11 @@
-//! A shop that sends a receipt for every order, whatever goes wrong: `cargo run --example shop --features sqlite`.
+//! A shop that sends a receipt for every order, through all failures: `cargo run --example shop --features sqlite`.
 //!
 //! The shop stores an order and publishes `order.placed` in one transaction; two workers send the receipts. Cards are
 //! refused, a customer clicks twice, mailboxes are full, one address does not exist, and one worker dies in the middle
 //! of its work. At the end the program checks the promises, and exits with an error if one does not hold.
 //!
-//! It needs nothing but SQLite, which is compiled in, and a temporary folder. Read it from top to bottom: first what a
-//! program of your own would contain, then the show around it. It may use nothing but the public interface.
+//! It needs nothing but SQLite, which is compiled in, and a temporary folder. Read it from top to bottom: first the
+//! code that a program of your own would contain, then the show around it. It uses only the public interface.
 
 #![allow(clippy::print_stdout, reason = "it is for looking at")]
 
@@ -78,7 +78,7 @@ async fn place_order(shop: &Shop, order: &OrderPlaced, card_is_good: bool) -> Re
         .execute(&mut *tx)
         .await?;
 
-    // `publish(&mut tx, order)` would do. The dedup key, whatever identifies a click of that button, makes it once only.
+    // `publish(&mut tx, order)` would do. The dedup key, which identifies the click, makes it once only.
     let message = NewMessage::event(order).dedup_key(format!("order-{}", order.number));
     let published = shop.outbox.publish(&mut tx, message).await?;
 
@@ -98,7 +98,7 @@ async fn place_order(shop: &Shop, order: &OrderPlaced, card_is_good: bool) -> Re
 // Delivering: the workers
 // ---------------------------------------------------------------------------------------------------------------------
 
-/// The handler. Its first argument is the event, which says the topic; what it shares with others comes after it.
+/// The handler. Its first argument is the event, which determines the topic; shared values come after it.
 async fn send_receipt(order: Delivery<OrderPlaced>, Shared(worker): Shared<Worker>) -> HandlerResult {
     sleep(Duration::from_millis(80)).await; // the mail server takes its time
     let number = order.number;
@@ -279,7 +279,7 @@ async fn watch(shop: Arc<Shop>) -> Result {
 // The checks
 // ---------------------------------------------------------------------------------------------------------------------
 
-/// Compares what the shop's own table, the outbox and the outside world say.
+/// Compares the shop's own table, the outbox and the outside world.
 async fn verify(shop: &Shop, refused: &[MessageId], drained: bool) -> Result<bool> {
     let store = shop.outbox.store();
     let orders: Vec<(i64, String)> =
@@ -399,7 +399,7 @@ impl Post {
     }
 }
 
-/// What the handlers of one worker share.
+/// Shared by the handlers of one worker.
 #[derive(Clone)]
 struct Worker {
     name: &'static str,
@@ -413,7 +413,8 @@ impl Worker {
         self.post.say(self.name, colour, what);
     }
 
-    /// As after a kill -9: nothing is acked, nothing given back. What it held comes again when the leases have run out.
+    /// As after a kill -9: nothing is acked, nothing given back. Its messages come again when the leases have run
+    /// out.
     async fn crash_perhaps(&self, number: i64) {
         let Some(process) = &self.crashes else { return };
         if self.post.receipts_sent() > 8 {

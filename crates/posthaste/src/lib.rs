@@ -10,7 +10,7 @@
 //! | `postgres` | `PgStore` | `sqlx::PgConnection`, or a transaction on one |
 //! | `mysql` | `MySqlStore` (MySQL and MariaDB) | `sqlx::MySqlConnection`, or a transaction on one |
 //!
-//! [`MemoryStore`] is always there, for tests and as the reference of what a store does.
+//! [`MemoryStore`] is always there, for tests and as the reference of a store's behaviour.
 //!
 //! | feature | what it brings |
 //! |---|---|

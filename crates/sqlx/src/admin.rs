@@ -95,7 +95,7 @@ impl<D: Dialect> SqlStore<D> {
         Ok(ids)
     }
 
-    /// Asks an operator's question, planned for what it asks.
+    /// Runs an operator's query, planned for its own arguments.
     async fn read(
         &self,
         operation: &'static str,

@@ -1,7 +1,7 @@
-//! What differs between the databases: how values are bound and rows are read, how a batch is inserted, how a
-//! migration is guarded, and what an error means.
+//! The differences of the databases: how values are bound and rows are read, how a batch is inserted, how a migration
+//! is guarded, and the meaning of errors.
 //!
-//! What they have in common stands in `store.rs` and `admin.rs`, once.
+//! Their common code is in `store.rs` and `admin.rs`, once.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -223,10 +223,11 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// What an examination looks at, on whose connections, and how it asks for the time; none if the database has this machine's.
+    /// The checks of an examination, and the query for the database's time; `None` if the database uses this
+    /// machine's clock.
     #[doc(hidden)]
     const CHECKS: &'static [Check];
-    /// What it looks at on our own connections: whether they have the settings that we asked for.
+    /// Checks of the store's own connections: whether they have the requested settings.
     #[doc(hidden)]
     const OWN_CHECKS: &'static [Check] = &[];
     #[doc(hidden)]
@@ -268,8 +269,8 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Result<u32>, SqlxError>> + Send;
 }
 
-/// What an insert did, told for each message of the batch: `stored` are the rows that it made, `twins` the rows that stand
-/// in the way of the others.
+/// The result of an insert for each message of the batch: `stored` are the new rows, `twins` the rows that conflict with
+/// the others.
 pub(crate) fn answers(
     messages: &[NewMessage],
     stored: &[(MessageId, Option<Lease>)],

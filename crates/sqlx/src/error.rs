@@ -8,7 +8,7 @@ use posthaste_core::{Error, ErrorKind};
 use sqlx_core::Error as SqlxError;
 use sqlx_core::error::DatabaseError;
 
-/// What a dialect knows about an error of its database.
+/// A dialect's classification of an error of its database.
 pub(crate) struct Verdict {
     pub(crate) kind: ErrorKind,
     pub(crate) remedy: Option<&'static str>,

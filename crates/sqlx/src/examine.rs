@@ -26,7 +26,7 @@ use crate::row::Columns;
 use crate::sql::{Files, Statement};
 use crate::store::SqlStore;
 
-/// From how far on clocks that differ are worth a word, and from how far on they hurt.
+/// The differences of clocks that are a notice and a warning.
 const CLOCKS_DIFFER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// The ages from which on an open transaction is a warning and a danger.
 #[cfg(any(test, feature = "postgres", feature = "mysql"))]
@@ -44,7 +44,7 @@ pub struct Check {
     sql: &'static str,
     /// Whether it takes the schema, or none, and the prefix of the tables.
     takes_names: bool,
-    /// What the answer means.
+    /// Judges the result.
     judge: fn(&Subject, &Rows) -> Found,
 }
 
@@ -61,7 +61,7 @@ struct Index {
     is_unique: bool,
 }
 
-/// What came of a look.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     severity: Severity,
@@ -257,7 +257,7 @@ impl<D: Dialect> SqlStore<D> {
         Ok((check.judge)(subject, &rows).of(check.name))
     }
 
-    /// What may not be looked at is worth a word; a database that is gone is an error.
+    /// A check without the needed right is a notice; a database that is gone is an error.
     fn unseen(&self, check: &'static str, error: sqlx_core::Error) -> Result<Finding> {
         let error = self.wrap("examine", error);
         match error.kind() {

@@ -26,7 +26,7 @@ enum Refusal {
     TooMany { expected: u32, attached: u32 },
 }
 
-/// What a statement about one join answers, in the form that `routines/joins.sql` describes.
+/// The result of a statement about one join, in the form that `routines/joins.sql` describes.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     refusal: Option<Refusal>,

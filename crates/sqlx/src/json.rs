@@ -1,4 +1,4 @@
-//! What the databases without arrays need: lists as JSON texts, and inserts with a row of values per message.
+//! For databases without arrays: lists as JSON texts, and inserts with a row of values per message.
 
 use posthaste_core::{Lease, MessageId, NewMessage, Settlement};
 use serde_json::{Value, json};
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(repeat_rows("plain", 3), "plain");
     }
 
-    /// Whatever the size of a batch, its statements are of a few sizes, and there are few of them.
+    /// Batches of every size are inserted by few statements, of a few sizes.
     #[test]
     fn batches_are_made_of_few_statements() {
         let mut sizes = std::collections::BTreeSet::new();

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::naming::Naming;
 use crate::sql::Files;
 
-/// What a migration consists of.
+/// The parts of a migration.
 #[cfg_attr(
     not(any(feature = "postgres", feature = "mysql")),
     allow(dead_code, reason = "SQLite has no routines")

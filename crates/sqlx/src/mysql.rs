@@ -466,7 +466,7 @@ fn order_by_item<T>(batch: &[&T], lease: impl Fn(&T) -> Lease) -> Vec<usize> {
     order
 }
 
-/// The answers in the order of the batch again; what follows them stays behind them.
+/// The results in the order of the batch again; later columns stay behind them.
 fn restore<R>(rows: Vec<R>, order: &[usize]) -> Vec<R> {
     let mut rows: Vec<(usize, R)> = order.iter().copied().chain(order.len()..).zip(rows).collect();
     rows.sort_by_key(|(index, _)| *index);

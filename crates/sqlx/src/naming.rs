@@ -130,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is accepted cannot end its quotes, and so cannot be executed.
+        /// An accepted name cannot end its quotes, and so cannot be executed.
         #[test]
         fn only_plain_names_pass(name in "\\PC{0,40}|[a-z`\"\\]';\\- \0]{1,40}|[A-Za-z_][A-Za-z0-9_]{0,40}") {
             let plain = !name.is_empty() && name.len() <= MAX_BYTES && !name.starts_with(|c: char| c.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! What can be configured about a store.
+//! The options of a store.
 
 use std::time::Duration;
 

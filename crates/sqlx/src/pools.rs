@@ -139,7 +139,7 @@ impl<D: Dialect> Pools<D> {
             Origin::Given { pool, answer_timeout: options.answer_timeout, listen: options.listen },
             channel,
         );
-        // What can be told about it is that it has no connection to spare.
+        // The error says that it has no connection to spare.
         pools.was_reached();
         pools
     }

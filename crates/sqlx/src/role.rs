@@ -1,6 +1,6 @@
-//! What a database role does with an outbox.
+//! Database roles.
 
-/// What a role of the database does with an outbox. Each has rights of its own; see [`PgStore::grants_sql`].
+/// The task of a database role. Each has rights of its own; see [`PgStore::grants_sql`].
 ///
 /// [`PgStore::grants_sql`]: crate::PgStore::grants_sql
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

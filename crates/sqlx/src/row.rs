@@ -185,7 +185,7 @@ macro_rules! columns {
             $($own)*
         }
     };
-    // Unchecked by the driver: what a column is said to be does not matter, what it gives does.
+    // Unchecked by the driver: the declared type of a column does not matter, its value does.
     (@plain $($name:ident: $type:ty),*) => {
         $(fn $name(&self, column: usize) -> posthaste_core::Result<$type> {
             $crate::row::read(self.try_get_unchecked(column))

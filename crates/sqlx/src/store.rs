@@ -96,7 +96,7 @@ impl<D: Dialect> SqlStore<D> {
         Self::open_with(Self::parse(url)?, options).await
     }
 
-    /// What a URL says.
+    /// The settings in a URL.
     pub(crate) fn parse(url: &str) -> Result<ConnectOptions<D>> {
         let scheme = url.split(':').next().unwrap_or_default();
         if !D::SCHEMES.contains(&scheme) {

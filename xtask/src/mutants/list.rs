@@ -22,7 +22,7 @@ mod tenants;
 #[derive(Debug)]
 pub(super) struct Mutant {
     pub(super) name: &'static str,
-    /// What a user would suffer.
+    /// The effect on a user.
     pub(super) why: &'static str,
     /// Relative to the workspace.
     pub(super) file: &'static str,
@@ -41,7 +41,7 @@ pub(super) enum Program {
     Stores,
     /// Everything of the SQL crate; tests that start its example need it.
     SqlxWhole,
-    /// What the SQL crate tests by itself.
+    /// The tests of the SQL crate.
     SqlxUnits,
     /// The store in memory.
     Memory,
@@ -51,11 +51,11 @@ pub(super) enum Program {
     Tenants,
     /// Whole outboxes on a simulated clock, with faults.
     Simulation,
-    /// What the core tests by itself.
+    /// The tests of the core.
     CoreUnits,
     /// The sink and the consumer on a real RabbitMQ.
     Rabbitmq,
-    /// What the crate for RabbitMQ tests by itself.
+    /// The tests of the RabbitMQ crate.
     RabbitmqUnits,
     /// The sink and the consumer on a real NATS.
     Nats,

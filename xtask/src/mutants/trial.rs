@@ -22,7 +22,7 @@ const LAST_WORDS: usize = 40;
 pub(super) const SETTINGS: &str =
     "[profile.default]\nslow-timeout = { period = \"30s\", terminate-after = 1 }\n";
 
-/// Builds what the arguments name, and runs the tests that the filter chooses.
+/// Builds the named targets, and runs the tests that the filter chooses.
 pub(super) fn run(cargo: &mut Command, arguments: &[&str], filter: &str) -> Result<Ended, String> {
     let output = cargo
         .args(["nextest", "run", "--all-features", "-E", filter])

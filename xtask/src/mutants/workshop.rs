@@ -1,7 +1,7 @@
 //! A copy of the workspace in which mutants are made, built and tested.
 //!
 //! Nothing outside of the copy's folder is ever written: target folder and temporary files are inside of it, and a
-//! [`Guard`] deletes it whatever happens to this process.
+//! [`Guard`] deletes it even if this process is killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ impl Mutation {
     }
 }
 
-/// Copies what git knows or would know; what it ignores is large and can be made again.
+/// Copies tracked and untracked files; ignored ones are large and can be created again.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-co", "--exclude-standard", "-z"]).current_dir(from);

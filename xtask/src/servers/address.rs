@@ -1,8 +1,8 @@
 //! URLs of servers: building ours, and reading given ones far enough to ask for the version.
 //!
-//! Not a general URL library: parameters after `?` are ignored, and what it does not understand it refuses. A
-//! password must never appear in a command line or an error text, which is why clients get an [`Address`] and
-//! not the URL.
+//! Not a general URL library: it ignores parameters after `?`, and refuses everything else that it does not
+//! understand. A password must never appear in a command line or an error text, which is why clients get an
+//! [`Address`] and not the URL.
 
 /// The address of a server, and the login.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,7 +12,7 @@ pub(super) struct Address {
     pub(super) port: Option<u16>,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
-    /// Or whatever else the server calls its parts.
+    /// Or the server's own term for its parts.
     pub(super) database: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! MariaDB, and MySQL where only that is installed: clients, programs, and how a private one is started.
 //!
-//! Must never read the machine's option files: they name other folders, sockets and users. Starting a private
-//! MySQL follows its manual but has not been tried; MariaDB is what the project tests with.
+//! Must never read the machine's option files: they name other folders, sockets and users. Starting a private MySQL
+//! follows its manual but has not been tried; the project tests with MariaDB.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What the databases have in common: a client for statements, and a database of their own for the tests.
+//! Shared by the databases: a client for statements, and a database of their own for the tests.
 //!
 //! Must never change anything in a server beyond that one database.
 

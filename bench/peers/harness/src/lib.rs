@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-/// Whatever went wrong, as a sentence for stderr.
+/// An error, as a sentence for stderr.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 /// The result of everything here.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -66,7 +66,7 @@ pub trait Peer: Send + Sync + 'static {
     fn attend(&self, url: &str, arrivals: Arrivals) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// What a drain took.
+/// The result of a drain.
 #[derive(Debug)]
 pub struct Drained {
     /// From the first claim to the last settled message.

@@ -87,7 +87,7 @@ fn unreachable(what: &str) -> Error {
         .with_remedy("check that it runs, and where its HTTP server listens")
 }
 
-/// What the relay says about what went wrong.
+/// The relay's error.
 fn refused(status: StatusCode, value: &Value) -> Error {
     let kind = match status {
         StatusCode::NOT_FOUND => ErrorKind::NotFound,

@@ -1,6 +1,6 @@
 //! `posthaste doctor`: whether a database, and the brokers' queues, are set up so that posthaste's promises hold.
 //!
-//! It looks and changes nothing. What it finds dangerous is told by its exit code, too.
+//! It changes nothing. A danger sets the exit code, too.
 
 use console::Style;
 use posthaste::{Error, Finding, Result, Severity};
@@ -74,8 +74,8 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
 }
 
 impl Args {
-    /// The store, unless only brokers are named, and the brokers. What could not be looked at there is told, with the code that it
-    /// would have ended with alone.
+    /// Checks the store, unless only brokers are named, and the brokers. Reports what could not be checked, with the exit code of
+    /// that failure.
     async fn examine(&self, unreachable: &mut Option<Exit>) -> Result<Vec<Examined>> {
         let mut at_broker = |check: &'static str, flag: &str, names: &[String], found: brokers::Examined| {
             let mut findings = none_named(check, flag, names);
@@ -104,7 +104,7 @@ impl Args {
     }
 }
 
-/// Says so if nothing at a broker was looked at.
+/// Warns if no queue or stream of a broker was checked.
 fn none_named(check: &'static str, flag: &str, names: &[String]) -> Vec<Finding> {
     if !names.is_empty() {
         return Vec::new();
@@ -113,7 +113,7 @@ fn none_named(check: &'static str, flag: &str, names: &[String]) -> Vec<Finding>
     vec![Finding { check, severity: Severity::Notice, found, remedy: Some(format!("name them by {flag}")) }]
 }
 
-/// What could not be looked at. The rest is told all the same.
+/// A place that could not be checked. The rest is reported all the same.
 fn unknown(check: &'static str, error: &Error) -> Finding {
     let remedy = error.remedy().unwrap_or("see that the broker can be reached with this login").to_owned();
     Finding { check, severity: Severity::Warning, found: error.to_string(), remedy: Some(remedy) }

@@ -235,7 +235,7 @@ impl Args {
     }
 }
 
-/// What the payload is: JSON if it can be read as that, else what its publisher says.
+/// The content type: JSON if the payload parses as that, else the given one.
 fn content_type(said: Option<&str>, payload: &[u8]) -> Result<String> {
     let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_ok();
     match said {

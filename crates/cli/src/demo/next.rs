@@ -12,7 +12,7 @@ use super::Place;
 /// The name that this program is usually called by.
 const NAME: &str = "posthaste";
 
-/// A command, and what it does.
+/// A command, and its effect.
 pub(super) struct Next {
     pub(super) command: String,
     pub(super) what: &'static str,

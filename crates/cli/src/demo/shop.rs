@@ -1,4 +1,4 @@
-//! The shop: its tables, its orders, its handlers, and what must hold at the end.
+//! The shop: its tables, its orders, its handlers, and the check at the end.
 //!
 //! Its failures are made up; its transactions are not.
 
@@ -44,7 +44,7 @@ events! {
     Counted "stock.counted"
 }
 
-/// What the shop has counted itself, to compare with what the tables say.
+/// The shop's own counts, to compare with the tables.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) orders: AtomicU64,
@@ -329,7 +329,7 @@ impl Shop {
         Ok(self.store.stats().await?.pending().value == 0)
     }
 
-    /// What did not hold, of what must.
+    /// Broken promises.
     pub(super) async fn check(&self) -> Result<Vec<String>> {
         let sql = "select count(*), coalesce(sum(ends = 1), 0), coalesce(sum(ends > 1), 0), coalesce(sum(id < 0), 0) \
                    from orders";

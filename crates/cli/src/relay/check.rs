@@ -9,7 +9,7 @@ use super::config::{Config, SinkConfig, show};
 use crate::exit::Exit;
 use crate::output::{Output, printable};
 
-/// What came of one try.
+/// The result of one try.
 #[derive(Debug, Serialize)]
 struct Tried {
     what: &'static str,
@@ -68,7 +68,7 @@ pub(super) async fn run(config: &Config, output: &Output) -> Exit {
     exit
 }
 
-/// Whether the place that a sink sends to is there, and keeps what it gets.
+/// Whether a sink's destination exists, and keeps its messages.
 async fn there(sink: &SinkConfig) -> Result<(), String> {
     match build::examine(sink).await {
         Ok(Some(finding)) if finding.severity > Severity::Notice => {

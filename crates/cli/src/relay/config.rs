@@ -178,7 +178,7 @@ fn read(file: &Path) -> std::io::Result<String> {
 }
 
 impl Config {
-    /// Reads a file, and what the environment has to say.
+    /// Reads a file and the environment.
     pub(crate) fn load(file: Option<&Path>, add: impl FnOnce(&mut Raw)) -> Result<Self, Mistakes> {
         let mut raw = match file {
             None => Raw::default(),

@@ -1,4 +1,4 @@
-//! What runs under one reading of the configuration: its tenants, its sinks, and how it is told to stop.
+//! A generation: the tenants and sinks of one reading of the configuration, and their shutdown.
 //!
 //! A new reading makes a new generation beside the old one. Leases keep them from each other's messages, as they do two processes.
 

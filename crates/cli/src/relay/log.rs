@@ -15,7 +15,7 @@ const OWN: [&str; 5] =
     ["posthaste", "posthaste_core", "posthaste_sqlx", "posthaste_rabbitmq", "posthaste_nats"];
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// What a configured text lets through; none if it makes no sense.
+/// The filter of a configured text; `None` if it is invalid.
 pub(crate) fn filter(text: &str) -> Option<EnvFilter> {
     let text = text.trim().to_lowercase();
     if !LEVELS.contains(&text.as_str()) {

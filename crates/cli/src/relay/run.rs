@@ -20,7 +20,7 @@ use super::secret::shown_url;
 use super::{Args, http, log, prometheus};
 use crate::exit::Exit;
 
-/// What a relay hears.
+/// A signal to the relay.
 struct Signals {
     hangup: Signal,
     terminate: Signal,
@@ -58,7 +58,7 @@ const MOST_LEAVING: usize = 3;
 /// A relay at work.
 struct Relay {
     args: Args,
-    /// What the socket was opened with, whatever the configuration says now.
+    /// The settings with which the socket was opened, which a reload does not change.
     listen: Option<SocketAddr>,
     /// Whether the configuration is to be read again as soon as a generation has ended.
     asked: bool,

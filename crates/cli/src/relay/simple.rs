@@ -6,7 +6,7 @@ use super::Args;
 use super::config::raw::{Entry, Keys, Mistake, Raw, Value, name, suggestion};
 use super::config::schema::{self, Shape};
 
-/// Adds what the command line says to what the file says.
+/// Adds the options of the command line to the file's.
 pub(super) fn add(raw: &mut Raw, args: &Args) {
     for (i, url) in args.from.iter().enumerate() {
         let name = if args.from.len() == 1 { "database".to_owned() } else { format!("database{}", i + 1) };
@@ -28,7 +28,7 @@ pub(super) fn add(raw: &mut Raw, args: &Args) {
     }
 }
 
-/// What the query of a RabbitMQ URL may say to the client.
+/// The query options of a RabbitMQ URL that are the client's.
 const RABBITMQ: [&str; 5] = ["auth_mechanism", "channel_max", "connection_timeout", "frame_max", "heartbeat"];
 
 /// The sink of a URL, and its mistakes. Query options of the sink are posthaste's, the rest must be the broker's: a

@@ -1,4 +1,4 @@
-//! The doctor: what it finds on a healthy store, and on one that is not there.
+//! The doctor's findings on a healthy store, and on a missing one.
 
 use crate::support::{Place, on_both, posthaste, unique};
 

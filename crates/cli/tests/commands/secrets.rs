@@ -1,4 +1,4 @@
-//! A password in a URL never appears, whatever goes wrong.
+//! A password in a URL never appears, in any failure.
 
 use crate::support::{Place, on_both, posthaste};
 

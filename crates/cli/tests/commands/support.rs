@@ -167,7 +167,7 @@ pub(crate) fn fail(text: &str) -> Outcome {
     Outcome::Fail { failure: Failure::permanent(text) }
 }
 
-/// What a process did.
+/// The result of a process.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,

@@ -1,4 +1,4 @@
-//! Nothing is lost: relays that are killed, that share the work, and that are told to stop while they have some.
+//! Nothing is lost: relays that are killed, that share the work, and that are stopped while they have some.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -99,8 +99,8 @@ async fn all_arrived(ids: &[MessageId], arrived: &Arrived) -> usize {
 
 const EACH: usize = 500;
 
-/// Short leases, so that what a killed relay had is soon another's, but not so short that a slow machine loses them; small batches,
-/// so that there is a middle to be killed in.
+/// Short leases, so that another relay soon gets a killed one's messages, but not so short that a slow machine loses them; small
+/// batches, so that there is a middle to be killed in.
 const QUICK: &str = "[settings]\nlease = \"10s\"\nreap = \"200ms\"\nworkers = 5\npoll_ceiling = \"100ms\"\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,5 @@
-//! The API against its own document, by schemathesis: whatever the document allows is answered as it says.
+//! The API against its own document, by schemathesis: every request that the document allows gets a documented
+//! response.
 
 use std::process::Stdio;
 

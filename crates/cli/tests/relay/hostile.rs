@@ -58,7 +58,7 @@ async fn bodies_that_are_none_are_refused_in_the_one_shape() {
     ] {
         let shown = String::from_utf8_lossy(&body).chars().take(60).collect::<String>();
         let answer = post(&relay, content_type, &body).await;
-        // What a store takes and what it does not, each decides; it must be said, and nothing else.
+        // Each store decides which values it takes; the response must say so, and nothing else.
         if status == 0 {
             assert!(matches!(answer.status, 201 | 422), "{shown}: {answer:?}");
         } else {
@@ -219,7 +219,7 @@ async fn web_pages_of_others_are_kept_away() {
     let own = format!("localhost:{port}");
     assert_eq!(call(&[("host", &own), ("origin", &format!("http://{own}"))]).await.status, 200);
     let body = json!({ "messages": [{ "topic": "t" }] }).to_string();
-    // What a form of another page can send without being asked.
+    // Requests that a form of another page can send without a preflight.
     relay.call("POST", MESSAGES, &[("content-type", "text/plain")], &body).await.refused(415);
     relay.stop().await;
 }
@@ -239,7 +239,7 @@ async fn others_than_this_machine_need_a_token_and_so_do_metrics_then() {
     relay.stop().await;
 }
 
-/// What counts is where the socket is, not what the file before said.
+/// The address of the socket counts, not the earlier file's.
 #[tokio::test]
 async fn a_reload_takes_no_tokens_away_from_a_socket_for_others() {
     let with = async |listen: &str, tokens: bool| {

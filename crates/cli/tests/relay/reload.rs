@@ -79,7 +79,7 @@ async fn the_log_level_changes() {
     relay.stop().await;
 }
 
-/// What a killed relay's reading of the configuration never saw: a database that is added while it runs.
+/// A database that is added while the relay runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_database_is_served() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A network that forgets connections without closing them: the relay notices, says so, and goes on with new ones.
+//! A network that forgets connections without closing them: the relay notices, logs it, and goes on with new ones.
 
 use std::net::SocketAddr;
 

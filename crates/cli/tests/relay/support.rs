@@ -91,7 +91,7 @@ impl Scene {
         command
     }
 
-    /// Runs `relay --config …` with these arguments to its end: its exit code, and what it wrote.
+    /// Runs `relay --config …` with these arguments to its end: its exit code and output.
     pub async fn finish(&self, args: &[&str]) -> (i32, String, String) {
         let run = self.command().arg("relay").arg("--config").arg(self.config()).args(args).output();
         let output = tokio::time::timeout(PATIENCE, run).await.unwrap().unwrap();
@@ -208,7 +208,7 @@ impl Relay {
     }
 }
 
-/// What the relay answered.
+/// The relay's response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,

@@ -35,7 +35,7 @@ async fn a_relay_knows_routes_and_sinks() {
     let delivered = store(&relay, "sent.well").await;
     eventually("it is delivered", async || reasons(&relay, &delivered).await == [json!("done")]).await;
 
-    // The command asks the relay, whatever store the environment names.
+    // The command asks the relay, even if the environment names a store.
     let base = format!("http://{}", relay.address);
     let ask = async |id: &str| {
         let mut command = scene.command();

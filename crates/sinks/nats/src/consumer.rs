@@ -1,7 +1,8 @@
-//! The consumer: pulls what can start now, acts upon it behind an inbox, and answers the server after the commit.
+//! The consumer: pulls messages that can start now, handles them behind an inbox, and answers the server after the
+//! commit.
 //!
 //! The server is never answered before the transaction has committed. Transactions are run to their end, also when the
-//! connection is lost or the consumer is told to stop.
+//! connection is lost or the consumer stops.
 
 mod delivery;
 mod tries;
@@ -27,7 +28,8 @@ use crate::link::Link;
 use crate::options::{NatsOptions, refused};
 use crate::subject;
 
-/// How long a pull waits for messages. A shutdown waits for it: what the server has sent meanwhile is given back.
+/// How long a pull waits for messages. A shutdown waits for it, and gives back messages that the server has sent
+/// meanwhile.
 const PULL: Duration = Duration::from_secs(1);
 /// How long the server may take longer than that to say that there is nothing.
 const GRACE: Duration = Duration::from_secs(3);
@@ -124,7 +126,7 @@ where
     }
 
     /// Creates the durable consumer, unless there is one of its name. Name, acknowledgements and the number of deliveries
-    /// are set here, whatever the configuration says.
+    /// are set here, overriding the configuration.
     pub async fn declare(&self, config: PullConfig) -> Result<()> {
         let shared = &self.shared;
         let link = Link::open(&shared.options).await.map_err(unavailable)?;
@@ -297,7 +299,7 @@ where
                 permit = Arc::clone(slots).acquire_owned() => permit,
             };
             let Ok(free) = free else { return ended };
-            // Only what can start now: whatever waits here would run out of its time.
+            // Only messages that can start now: waiting ones would run out of their time.
             let count = 1 + slots.available_permits();
             drop(free);
             let asked = pulls.batch().max_messages(count).expires(PULL).messages().await;

@@ -1,4 +1,4 @@
-//! Percent signs for what a subject or a header cannot carry: reversible, and the same every time.
+//! Percent-encoding of characters that a subject or a header cannot have: reversible and deterministic.
 //!
 //! Ordinary texts stay as they are. Nothing here may lose a byte: escaped text can be read back.
 

@@ -37,7 +37,7 @@ struct Open {
     ack: Acknowledging,
 }
 
-/// What the server says about a subject.
+/// The server's answer about a subject.
 #[derive(Clone)]
 enum Taker {
     /// This stream takes it.

@@ -50,7 +50,7 @@ fn read(message: &async_nats::Message) -> Received {
     received(message, "ORDERS", 7, 2)
 }
 
-/// HOT-022: the received message equals the sent one, whatever its texts contain.
+/// HOT-022: the received message equals the sent one, with any texts.
 #[test]
 fn everything_comes_back() {
     let headers = [

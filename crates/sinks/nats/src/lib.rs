@@ -1,4 +1,4 @@
-//! NATS JetStream: a sink that knows what the server did with each message, and a consumer that acts once.
+//! NATS JetStream: a sink that reports the server's result for each message, and a consumer that acts once.
 //!
 //! ```no_run
 //! use posthaste_core::{Consumer, HandlerResult, Inbox, MemoryStore, MemoryTransaction, NewMessage, Outbox, Received};

@@ -73,7 +73,7 @@ impl Link {
         let opened = tokio::time::timeout(options.patience(), told).await;
         let client = opened
             .map_err(|_| "the connection was not there in time".to_owned())?
-            // The thread ended without a word: the driver panicked.
+            // The thread ended without a result: the driver panicked.
             .map_err(|_| "the driver gave up while it connected".to_owned())??;
         info!(server = %options.name(), "connected");
         let context = ContextBuilder::new().timeout(NEVER).max_ack_inflight(MOST_ACKS).build(client.clone());
@@ -133,7 +133,7 @@ impl Link {
         self.unanswered.load(Ordering::Relaxed) > MOST_UNANSWERED
     }
 
-    /// Ends it, and with it whatever is queued in it or waits for an answer.
+    /// Ends it, with everything that is queued in it or waits for an answer.
     pub(crate) fn close(&self) {
         drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

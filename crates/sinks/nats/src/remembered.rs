@@ -1,4 +1,4 @@
-//! What a sink remembers from one batch to the next: a bounded set.
+//! A sink's memory from one batch to the next: a bounded set.
 //!
 //! Forgetting must be harmless: a full set is emptied.
 

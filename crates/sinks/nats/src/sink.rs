@@ -43,7 +43,7 @@ pub struct NatsSink {
     unanswered: Remembered<String>,
 }
 
-/// What a message looks like on the wire.
+/// A message on the wire.
 #[derive(Default)]
 pub(crate) struct Shape {
     stream: Option<String>,
@@ -297,7 +297,7 @@ impl Sink for NatsSink {
             () = link.forbidden("$JS.API.INFO") => return Ok(()),
         };
         let error = match asked {
-            // Read loosely: what an account has to tell differs from version to version.
+            // Read loosely: the fields of an account differ from version to version.
             Ok(Ok(Response::Ok(_))) => return Ok(()),
             Ok(Ok(Response::Err { error })) => verdict::of_server(&error),
             Ok(Err(error)) => SinkError::down(format!("JetStream does not answer: {error}")),

@@ -8,8 +8,8 @@ use posthaste_core::Result;
 use crate::escape;
 use crate::options::refused;
 
-/// The subject of a topic: the topic, with `%XX` for what a subject cannot have. That is blanks and control characters, `*`,
-/// `>` and `%` anywhere, a `.` without something on both of its sides, and a `$` or `_` at the beginning.
+/// The subject of a topic: the topic, with `%XX` for characters that a subject cannot have. That is blanks and control
+/// characters, `*`, `>` and `%` anywhere, a `.` without something on both of its sides, and a `$` or `_` at the beginning.
 ///
 /// `$` begins the server's own subjects, such as `$JS` and `$SYS`. `_` begins the subjects on which clients and servers get
 /// replies, such as `_INBOX` and `_R_`. Behind a prefix both are ordinary letters.

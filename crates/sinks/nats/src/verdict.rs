@@ -1,4 +1,4 @@
-//! What the server's answers mean for a message.
+//! Verdicts from the server's answers.
 //!
 //! Only an acknowledgement means that a message was taken. Descriptions of the server go into the texts, because they name
 //! limits and streams; nothing of a message does.
@@ -39,7 +39,7 @@ pub(crate) fn of_sending(error: &PublishError, size: usize, most: usize) -> Refu
     }
 }
 
-/// A message that was sent, and what came instead of an acknowledgement.
+/// A message that was sent, and the error instead of an acknowledgement.
 pub(crate) fn of_answer(error: &PublishError) -> Refusal {
     match error.kind() {
         PublishErrorKind::StreamNotFound => Refusal::NoListener,
@@ -57,7 +57,7 @@ pub(crate) fn of_server(error: &jetstream::Error) -> SinkError {
     let text = error.to_string();
     match error.error_code() {
         ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM => SinkError::too_large(format!("the stream: {text}")),
-        // The stream is full and keeps what it has: this message waits, others may fit elsewhere.
+        // The stream is full and discards new messages: this message waits, others may fit elsewhere.
         ErrorCode::STREAM_STORE_FAILED if text.contains("maximum") => {
             SinkError::busy(format!("the stream is full: {text}"))
         }

@@ -1,7 +1,7 @@
 //! The consumer: takes messages from a queue and acts upon each once, in a transaction with the inbox row.
 //!
-//! The server is answered after the commit, never before. A connection that is lost is replaced, until the shutdown. What a
-//! handler has begun is never cancelled.
+//! The server is answered after the commit, never before. A lost connection is replaced, until the shutdown. Running
+//! handlers are never cancelled.
 
 mod delivery;
 mod incoming;
@@ -321,7 +321,7 @@ where
         }
         line.give_back_the_rest().await;
         self.finish(running, shutdown).await;
-        // Whatever was not acked by now is delivered again.
+        // Messages that were not acked by now are delivered again.
         drop(work);
         line.close().await;
         Trouble::Lost("shut down".to_owned())

@@ -1,4 +1,4 @@
-//! RabbitMQ: a sink that knows what the broker did with each message, and a consumer that acts once.
+//! RabbitMQ: a sink that reports the broker's result for each message, and a consumer that acts once.
 //!
 //! - [`RabbitSink`] is where an outbox sends messages: persistent, confirmed, and known to be in a queue before they count as
 //!   delivered.

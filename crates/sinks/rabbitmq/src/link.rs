@@ -61,7 +61,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// What to do about what a server, or the client, says.
+/// The reaction to an error of the server or the client.
 fn remedy(text: &str) -> Option<&'static str> {
     if text.contains("Login was refused") {
         Some("check the user, the password, and the user's rights on the virtual host")
@@ -80,7 +80,7 @@ pub(crate) struct Link {
     notices: Mutex<Notices>,
 }
 
-/// What the server tells by itself.
+/// Events that the server sends by itself.
 struct Notices {
     events: BoxStream<'static, Event>,
     blocked: Option<String>,

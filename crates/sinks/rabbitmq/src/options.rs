@@ -1,4 +1,4 @@
-//! What can be configured about the sink: where messages go, and how many of them at a time.
+//! The options of the sink: where messages go, and how many of them at a time.
 
 use std::fmt;
 use std::sync::Arc;

@@ -33,7 +33,7 @@ pub(crate) fn quietly<F: Future>(call: F) -> WithDispatch<F> {
     call.with_subscriber(NOBODY.clone())
 }
 
-/// Runs what it is given without a subscriber.
+/// Runs a function without a subscriber.
 #[derive(Clone, Debug)]
 pub(crate) struct Quiet(Tokio);
 

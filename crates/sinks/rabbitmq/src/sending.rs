@@ -151,7 +151,7 @@ impl<'a> Sending<'a> {
         Ok(())
     }
 
-    /// Writes down what the server said of a message: it did not end the connection, and was answered for.
+    /// Records the server's result for a message: it did not end the connection.
     fn settle(&mut self, parcel: &Parcel<'_>, apart: Apart, verdict: Verdict) {
         match apart {
             Apart::Not => {}

@@ -98,7 +98,7 @@ impl RabbitServer {
         self
     }
 
-    /// What the connection is called in RabbitMQ's own lists. Default: `posthaste`.
+    /// The connection's name in RabbitMQ's own lists. Default: `posthaste`.
     pub fn connection_name(mut self, name: impl Into<String>) -> Self {
         self.connection_name = name.into();
         self

@@ -1,4 +1,5 @@
-//! The sink: its connection, its channels that each serve one batch at a time, and what the server's answers mean.
+//! The sink: its connection, its channels that each serve one batch at a time, and the verdicts from the server's
+//! answers.
 //!
 //! A connection is made when it is needed and never mended; a channel that has seen trouble is closed and never used again.
 //! Nothing here waits without a deadline.
@@ -196,8 +197,8 @@ pub(crate) fn verdict(parcel: &Parcel<'_>, answer: Answer) -> Option<Verdict> {
     }
 }
 
-/// What a channel's end means for messages to one exchange that have no answer: errors for some, and windows in which the
-/// others are sent again.
+/// The effect of a channel's end on unanswered messages to one exchange: errors for some, and windows in which the others
+/// are sent again.
 pub(crate) fn regroup<'a>(
     code: u16,
     text: &str,

@@ -1,4 +1,4 @@
-//! What the end of a channel means for those without an answer, without a server.
+//! The effect of a channel's end on unanswered messages, tested without a server.
 
 use lapin::BasicProperties;
 use posthaste_core::FailureClass;

@@ -37,7 +37,7 @@ impl Parcel<'_> {
     }
 }
 
-/// What the server said about one message.
+/// The server's result for one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It keeps it.
@@ -79,7 +79,7 @@ pub(crate) async fn publish(
         };
         confirmations.push(confirmed.map_err(|trouble| troubles.push(trouble)).ok());
     }
-    // The server's own words say most: what follows them is only that the channel is closed.
+    // The server's own error says most: the next one is only that the channel is closed.
     let worst = troubles.iter().position(|trouble| matches!(trouble, Trouble::Channel(..)));
     let trouble = (!troubles.is_empty()).then(|| troubles.swap_remove(worst.unwrap_or(0)));
     (judge(parcels, confirmations), trouble)

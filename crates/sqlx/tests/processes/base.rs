@@ -45,7 +45,7 @@ pub trait Base: Backend {
     /// answers with a text for each.
     fn disconnect(url: &str) -> String;
 
-    /// The messages that are leased to a process, as what follows `from`.
+    /// The messages that are leased to a process, as a `from` clause.
     fn leased(process: &str) -> String {
         format!("{} where state = 1 and worker like '{process}-%'", Self::TABLE)
     }
@@ -66,7 +66,7 @@ pub trait Base: Backend {
     fn fill(topic: &str, count: u32) -> String;
 }
 
-/// What the columns of a million messages are called, in all databases.
+/// The column names for a million messages, in all databases.
 const FILLED: &str = "message_id, created_at, due_at, epoch, attempts, lease_losses, state, priority, order_policy, \
                       topic, payload, content_type";
 

@@ -1,7 +1,7 @@
 //! One case: a database of its own, processes of its own, and the comparison at the end. Also the patience that all cases
 //! share: they wait for conditions, with deadlines.
 //!
-//! What a case made is taken back also when it fails.
+//! A case cleans up also when it fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
@@ -37,13 +37,13 @@ pub struct Case<D: Base> {
     /// Connections as an application has them.
     pub users: Pool<<D as Dialect>::Db>,
     pub journal: Journal<D>,
-    /// What its workers are told unless a case says otherwise.
+    /// The workers' default settings.
     orders: Orders,
     /// The processes that have died with their leases.
     gone: Mutex<Vec<String>>,
 }
 
-/// Runs a case and takes its database back, whatever comes of it.
+/// Runs a case and drops its database, also after a failure.
 pub async fn run<D: Base>(body: impl AsyncFnOnce(&Case<D>)) {
     if is_missing(D::NAME) {
         return;
@@ -59,7 +59,7 @@ pub async fn run<D: Base>(body: impl AsyncFnOnce(&Case<D>)) {
     }
 }
 
-/// What a future answers, or what it panicked with.
+/// The result of a future, or its panic.
 pub async fn caught<T>(future: impl Future<Output = T>) -> std::thread::Result<T> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

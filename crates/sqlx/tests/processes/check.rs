@@ -1,4 +1,4 @@
-//! What must be true of the tables after a run, whatever happened in between; and proof that each check can fail.
+//! Invariants of the tables after any run, and proof that each check can fail.
 //!
 //! Pure. The business rows are the truth about commits; the journal is the truth about calls of handlers. Every check
 //! names the first violation that it finds.
@@ -50,7 +50,7 @@ pub struct Ledger {
     pub refused: Vec<String>,
 }
 
-/// What may have gone wrong.
+/// The faults of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
     /// How often each process was killed, paused or cut off.
@@ -78,7 +78,7 @@ pub struct End {
     pub error: &'static str,
 }
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub messages: usize,

@@ -125,7 +125,7 @@ async fn pause<D: Base>(case: &Case<D>) {
     }
 }
 
-/// I15: workers are told to stop and replaced under load. Not one duplicate, lost lease or charge.
+/// I15: workers are stopped and replaced under load. Not one duplicate, lost lease or charge.
 async fn graceful_restart<D: Base>(case: &Case<D>) {
     let producers = case.producers();
     let mut workers = vec![case.hot_worker("a0"), case.hot_worker("b0")];

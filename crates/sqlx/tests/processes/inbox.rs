@@ -45,7 +45,7 @@ enum Crash {
     BeforeAck,
 }
 
-/// What a consumer process is told.
+/// The arguments of a consumer process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Orders {
     database: String,
@@ -94,7 +94,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a test: what a consumer process runs.
+/// Not a test: the main function of a consumer process.
 #[test]
 #[ignore = "other tests start it as a process of its own"]
 fn consumer_process() {
@@ -126,7 +126,7 @@ where
     handler
 }
 
-/// Takes what the broker has, one after the other, until there is nothing more.
+/// Takes the broker's messages, one after the other, until there are no more.
 async fn serve<D: Base>(orders: Orders) {
     let store = SqlStore::<D>::connect_with(&orders.url, &D::options(&orders.url)).await.unwrap();
     let broker = D::pool(&orders.broker, 1).await.unwrap();

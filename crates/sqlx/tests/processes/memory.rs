@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::base::Base;
 use crate::case::{Case, eventually, on, settings_with};
 
-/// What a process may need beyond its queues: buffers of the driver, the allocator's slack.
+/// A process's memory beyond its queues: buffers of the driver, the allocator's slack.
 const HEAD_ROOM_KIB: u64 = 60 << 10;
 const COLD_CAPACITY: u64 = 1_000;
 const WORKERS: u64 = 8;

@@ -120,7 +120,7 @@ impl<D: Base> Producer<D> {
             tx.rollback().await?;
             return Ok(());
         }
-        // It is gone, whatever becomes of the rest.
+        // It is gone in any case.
         self.ledger.refused.extend(gone.into_iter().map(hex));
         tx.commit().await?;
         if enqueued.is_duplicate() {

@@ -19,7 +19,7 @@ use crate::base::Base;
 use crate::fixture::Backend as _;
 use crate::journal::{Journal, write_order};
 
-/// What a worker process is told.
+/// The arguments of a worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Orders {
     pub database: String,
@@ -45,7 +45,7 @@ impl Orders {
     }
 }
 
-/// Not a test: what a worker process runs.
+/// Not a test: the main function of a worker process.
 #[test]
 #[ignore = "other tests start it as a process of its own"]
 fn worker_process() {
@@ -171,7 +171,7 @@ async fn handle<D: Base>(message: Arc<Message>, Shared(desk): Shared<Desk<D>>) -
         _ => None,
     };
     if let Some(refusal) = refusal {
-        // It has come to its end, too, and only its settlement is missing.
+        // It has ended, too, and only its settlement is missing.
         desk.journal.finish(&message).await.map_err(outage)?;
         return Err(refusal);
     }

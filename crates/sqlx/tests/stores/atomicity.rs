@@ -348,7 +348,7 @@ async fn a_deadlock_is_the_users<D: Backend>() {
     fixture.destroy().await;
 }
 
-/// OBX-099: a transaction whose snapshot is older than a twin of its message. In READ COMMITTED it is told that the
+/// OBX-099: a transaction whose snapshot is older than a twin of its message. In READ COMMITTED it learns that the
 /// message is a duplicate. At a stricter level PostgreSQL may neither show rows committed since the snapshot nor ignore
 /// them, so it refuses (40001): the error is a conflict, the transaction is aborted, and it is the user's to roll back
 /// and to begin again. posthaste retries nothing.
@@ -382,7 +382,7 @@ async fn postgres_snapshot_older_than_a_twin() {
 }
 
 /// OBX-099: in SQLite a transaction that has read, and then wants to write behind another one's commit, cannot go on
-/// (SQLITE_BUSY_SNAPSHOT, for which no time-out waits). It is told so, and begins again.
+/// (SQLITE_BUSY_SNAPSHOT, for which no time-out waits). It gets an error, and begins again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite_snapshot_older_than_a_commit() {
     let Some(fixture) = shop::<Sqlite>().await else { return };
@@ -412,8 +412,8 @@ async fn leave_room(connection: &mut Connection<Sqlite>, pages: Option<u32>) {
     Sqlite::run(connection, format!("pragma max_page_count = {limit}")).await.unwrap();
 }
 
-/// F-08, I2, I3: the disk fills up in the user's transaction. It is told, and after its rollback, which SQLite may have
-/// done by itself, neither row is there; with room again the same work succeeds.
+/// F-08, I2, I3: the disk fills up in the user's transaction. It gets an error, and after its rollback, which SQLite
+/// may have done by itself, neither row is there; with room again the same work succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite_disk_full_in_a_users_transaction() {
     let Some(fixture) = shop::<Sqlite>().await else { return };

@@ -1,5 +1,5 @@
-//! Every SQL routine inside of its caller's transaction: at every isolation level, accepted or refused, the caller's own work
-//! is exactly what the caller makes of it. A routine that is not in the lists below fails these tests.
+//! Every SQL routine inside of its caller's transaction: at every isolation level, accepted or refused, the caller alone
+//! decides about its own work. A routine that is not in the lists below fails these tests.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,8 @@ struct Caller {
     refuses: &'static [(&'static str, &'static str)],
     /// The names of all routines.
     names: &'static str,
-    /// Whether an acceptable call is refused all the same, at this level, because of the transaction around it; and what it says.
+    /// Whether a valid call is refused all the same, at this level, because of the transaction around it, and the
+    /// error.
     is_refused: fn(routine: &str, level: &str) -> bool,
     says: &'static str,
 }
@@ -586,7 +587,7 @@ async fn slow_mysql_procedures_leave_the_callers_work_alone() {
     .await;
 }
 
-/// The savepoint that a caller set is still there after a call was refused, and so is what came before it.
+/// A caller's savepoint is still there after a refused call, and so is the work before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_call_keeps_the_callers_savepoints() {
     if !MySqlFixture::available() {

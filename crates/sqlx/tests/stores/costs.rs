@@ -35,7 +35,7 @@ const LEASE: Duration = Duration::from_secs(60);
 const TOLERANCE: f64 = 0.05;
 const SLACK: f64 = 0.02;
 
-/// What counts rows: it is the same whatever version the server has.
+/// Counters of rows, which are the same in all versions of the server.
 const ROWS: &str = "rows";
 /// What depends on what else goes on, and so has a bound instead of a figure.
 const AT_MOST: &str = "at most";
@@ -398,7 +398,7 @@ async fn pg_rows(session: &mut PgSession, sql: String) -> Vec<sqlx_postgres::PgR
     session.fetch_all(raw_sql(AssertSqlSafe(sql))).await.unwrap()
 }
 
-/// What this transaction has done to rows, by table; also what the server's statistics have not yet taken from ones before.
+/// This transaction's changes of rows, by table, including earlier ones that the server's statistics do not have yet.
 const PG_ROWS: &str = "select relname || ' ' || word, count from pg_stat_xact_user_tables \
                        cross join lateral (values ('inserted', n_tup_ins), ('updated', n_tup_upd), \
                                                   ('deleted', n_tup_del)) as v (word, count) \
@@ -515,7 +515,7 @@ async fn pg_drain(fixture: &PgFixture) -> Figure {
 /// Counters of a session, by name.
 type Counts = Vec<(&'static str, u64)>;
 
-/// Adds what a call costs; what reading the counters costs is taken off.
+/// Adds the cost of a call, without the cost of reading the counters.
 async fn add<T>(
     figures: &mut Vec<Figure>,
     counts: &impl AsyncFn() -> Counts,
@@ -529,7 +529,7 @@ async fn add<T>(
     }
 }
 
-/// What the store's calls cost its only session.
+/// The cost of the store's calls in its only session.
 async fn calls<D: Backend>(
     fixture: &SqlFixture<D>,
     store: &SqlStore<D>,

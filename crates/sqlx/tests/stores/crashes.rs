@@ -1,5 +1,5 @@
-//! Claims on PostgreSQL do not wait for the disk. These tests show what a crash of the server, or a failover to a standby, does to claims
-//! that were not flushed: no epoch is given out twice, and a stale settlement is answered Lost.
+//! Claims on PostgreSQL do not wait for the disk. After a crash of the server, or a failover to a standby, claims that were not
+//! flushed are lost: no epoch is given out twice, and a stale settlement returns Lost.
 //!
 //! Here a statement forgets the leases. `processes/forgotten.rs` crashes a server.
 

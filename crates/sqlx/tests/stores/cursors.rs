@@ -1,4 +1,5 @@
-//! Cursors of PostgreSQL, where claims begin to read: they bound what a claim costs with any backlog in front, and hide no message.
+//! Cursors of PostgreSQL, where claims begin to read: they bound the cost of a claim with any backlog in front, and
+//! hide no message.
 //!
 //! C1, C3 and C4 of the claim design. Costs are counted in buffers; an old transaction keeps delivered messages from
 //! being removed.
@@ -77,8 +78,8 @@ async fn empty_cost(fixture: &PgFixture) -> u64 {
     cost
 }
 
-/// That a claim costs what it costs with nothing in front, and a look for each transaction that was open when the cursor moved: those of
-/// other tests are among them.
+/// Asserts that a claim costs as much as with nothing in front, and a look-up for each transaction that was open when the cursor
+/// moved, including other tests'.
 async fn bounded(fixture: &PgFixture, what: &str, empty: u64) {
     let cost = least_cost(fixture).await;
     let open = "select (cardinality(segments) + 3 * cardinality(lease_late))::text from outbox_cursor order by id desc limit 1";
@@ -178,7 +179,7 @@ fn slow_late_commits_are_found() {
     });
 }
 
-/// C4: what a claim had taken whose transaction is rolled back, although the cursor has moved past it.
+/// C4: messages of a claim whose transaction is rolled back, although the cursor has moved past them.
 #[test]
 fn slow_claims_that_are_rolled_back_are_found() {
     run(async |fixture: &Arc<PgFixture>| {
@@ -303,8 +304,8 @@ fn slow_what_waits_for_a_dead_one_is_found() {
     });
 }
 
-/// C1: a session that claims and leaves its transaction open holds what it took; the others drain the rest, each claim as cheap as
-/// without it.
+/// C1: a session that claims and leaves its transaction open holds only its own messages; the others drain the rest, each claim
+/// as cheap as without it.
 #[test]
 fn slow_an_idle_claim_holds_up_no_other() {
     run(async |fixture: &Arc<PgFixture>| {

@@ -1,4 +1,4 @@
-//! What a thief of a backup would have: dumps by the databases' own tools, searched for what must not be in them.
+//! A stolen backup: dumps by the databases' own tools, searched for secrets.
 
 use std::process::Command;
 

@@ -12,7 +12,7 @@ fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
     findings.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("{check}: {findings:#?}"))
 }
 
-/// A database as the migrations make it has no fault in its tables; what the server's own settings are is up to the server.
+/// A migrated database has no fault in its tables; the server's settings are up to the server.
 async fn as_made<D: Backend>(checks: &[&str]) {
     if !SqlFixture::<D>::available() {
         return;
@@ -141,7 +141,7 @@ async fn faults_of_postgres_are_found() {
     fixture.destroy().await;
 }
 
-/// What a URL, or the settings of a role, say about commits and isolation counts, not what the server has for others.
+/// For commits and isolation, the settings of the URL and the role count, not the server's defaults.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_of_a_connection_are_found() {
     if !PgFixture::available() {
@@ -178,7 +178,7 @@ async fn open_transactions_are_seen() {
     fixture.destroy().await;
 }
 
-/// A right that is missing is worth a word, and the other checks are made.
+/// A missing right is a notice, and the other checks still run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_not_be_seen_is_a_notice() {
     if !MySqlFixture::available() {

@@ -36,7 +36,7 @@ fn patient() -> StoreOptions {
 
 pub type Connection<D> = <<D as Dialect>::Db as Database>::Connection;
 
-/// What the tests need of a database beyond its store.
+/// Operations that the tests need of a database beyond its store.
 #[async_trait]
 pub trait Backend: Dialect {
     /// As in `POSTHASTE_TEST_MISSING`.
@@ -46,7 +46,7 @@ pub trait Backend: Dialect {
     /// The times in tables that only this database has.
     const OWN_TIMES: &'static [(&'static str, &'static [&'static str])] = &[];
 
-    /// Makes room for a store: the URL, the options, and what must live as long as it does.
+    /// Creates a place for a store: the URL, the options, and values that must live as long as it does.
     async fn make_room() -> (String, StoreOptions, Option<TempDir>);
     /// Takes it back.
     async fn take_back(url: &str, options: &StoreOptions);
@@ -56,7 +56,7 @@ pub trait Backend: Dialect {
     async fn ids(connection: &mut Connection<Self>, sql: String) -> Vec<MessageId>;
     /// The texts that a query answers with, in one column.
     async fn texts(connection: &mut Connection<Self>, sql: String) -> Result<Vec<String>, sqlx_core::Error>;
-    /// A time column moved into the past; a parked message's due time stays what it is.
+    /// A time column moved into the past; a parked message's due time stays.
     fn earlier(column: &str, by: Duration) -> String;
     /// An id as a literal.
     fn literal(id: MessageId) -> String;

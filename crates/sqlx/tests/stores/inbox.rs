@@ -64,8 +64,8 @@ async fn reserved<D: Backend>(fixture: &SqlFixture<D>) -> usize {
 
 // ---------------------------------------------------------------- snapshots and locks
 
-/// INB-001, OBX-099: a transaction whose snapshot is older than the row. In READ COMMITTED it is told that the message is there.
-/// With a stricter level PostgreSQL refuses: a conflict, and never a second first.
+/// INB-001, OBX-099: a transaction whose snapshot is older than the row. In READ COMMITTED it learns that the message is there.
+/// At a stricter level PostgreSQL refuses: a conflict, and never a second first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_snapshot_older_than_the_row() {
     let Some(fixture) = shop::<Postgres>().await else { return };
@@ -163,8 +163,8 @@ async fn mysql_forgetting_waits_for_nobody() {
 
 // ---------------------------------------------------------------- consumers
 
-/// INB-002: on PostgreSQL a failed statement dooms its transaction, and COMMIT then rolls back without a word. A handler that
-/// takes no notice of the failure has not succeeded.
+/// INB-002: on PostgreSQL a failed statement dooms its transaction, and COMMIT then silently rolls back. A handler that
+/// ignores the failure has not succeeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_doomed_transaction_is_no_success() {
     async fn careless(connection: &mut PgConnection, _: &Received) -> HandlerResult {
@@ -241,7 +241,7 @@ fn written_out(file: &str, prefix: &str, marks: [&str; 3], values: [&str; 3]) ->
         .fold(sql, |sql, (mark, value)| sql.replacen(mark, value, if *mark == "?" { 1 } else { 9 }))
 }
 
-/// INB-004: forgetting is served by its index, and looks at what it forgets and no more.
+/// INB-004: pruning uses its index, and reads only the rows that it removes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_postgres_forgets_by_its_index() {
     if !PgFixture::available() {
@@ -336,7 +336,7 @@ async fn sqlite_forgets_by_its_index() {
 
 // ---------------------------------------------------------------- rights
 
-/// What a consumer does, and what it may not.
+/// A consumer's calls, and calls that it must not be able to make.
 async fn a_consumers_work<D: Backend>(store: &SqlStore<D>, may_not: &[&str]) {
     store.check().await.unwrap();
     let message = received();

@@ -1,5 +1,4 @@
-//! What only PostgreSQL's leases can show, which are rows of their own: what waits for what, what a lease holds, and how keys
-//! take turns.
+//! PostgreSQL's leases, which are rows of their own: lock waits, the messages of a lease, and the turns of keys.
 //!
 //! Nothing here repeats the conformance suite. Cases that are about two at a time hold one of them in an open
 //! transaction, so that they never depend on luck.
@@ -70,7 +69,7 @@ pub async fn within(tx: &mut Tx, sql: &str) -> Vec<String> {
     Postgres::texts(tx, sql.to_owned()).await.unwrap()
 }
 
-/// What a task answers that must wait until the transaction is committed.
+/// The result of a task that must wait until the transaction is committed.
 async fn once_committed<T: Send + 'static>(tx: Tx, task: impl Future<Output = T> + Send + 'static) -> T {
     let mut task = tokio::spawn(task);
     let early = tokio::time::timeout(A_WHILE, &mut task).await.is_ok();
@@ -345,7 +344,7 @@ fn a_reap_passes_by_a_settlement() {
     });
 }
 
-/// What the reaper has begun to take back cannot be given back any more, and the other way round.
+/// Messages that the reaper has begun to take back cannot be released any more, and the other way round.
 #[test]
 fn a_settlement_waits_for_a_reap() {
     run(async |fixture: &Arc<PgFixture>| {

@@ -1,4 +1,4 @@
-//! What the statements cost when the table is large: counted in buffers, in handler reads and in steps of the virtual
+//! The cost of the statements on a large table: counted in buffers, in handler reads and in steps of the virtual
 //! machine, never in seconds.
 //!
 //! A queue's cost must depend on the request, not on done or scheduled messages. So every case measures a small table,
@@ -32,7 +32,7 @@ fn rendered(file: &str, prefix: &str) -> String {
     file.replace("/*:*/", prefix).replace("/*+*/", prefix)
 }
 
-/// What the large table may cost: the depth of its indexes, and no more.
+/// The allowed extra cost of the large table: the depth of its indexes, and no more.
 fn at_most(small: u64, more: u64) -> u64 {
     small * 13 / 10 + more
 }
@@ -122,7 +122,7 @@ async fn pg_rows(fixture: &PgFixture, sql: String) -> Vec<sqlx_postgres::PgRow> 
     connection.fetch_all(raw_sql(AssertSqlSafe(sql))).await.unwrap()
 }
 
-/// The plan of the statement as it ran; nothing of what it did remains.
+/// The plan of the statement as it ran; its changes are rolled back.
 async fn pg_explain(connection: &mut PoolConnection<sqlx_postgres::Postgres>, probe: &Probe) -> Value {
     let Probe { name, types, file, args, .. } = probe;
     let sql = rendered(file, "");
@@ -281,7 +281,7 @@ async fn pg_fill(fixture: &PgFixture) {
         .await;
 }
 
-/// What the store's statements touch, by name.
+/// The cost of the store's statements, by name.
 async fn pg_costs(fixture: &PgFixture) -> Vec<(&'static str, u64)> {
     let mut costs = Vec::new();
     pg_restock(fixture, true).await;
@@ -347,8 +347,8 @@ async fn pg_nested_loops(url: &str, options: &StoreOptions) -> PgStore {
     PgStore::from_pool(pool, options).unwrap()
 }
 
-/// Rule 11 of the protocol, OBX-098: a claim takes no more than it was asked for, whatever the plan, and eight sessions
-/// at once take every message exactly once; a claim changes no message, and so waits for no lock of one.
+/// Rule 11 of the protocol, OBX-098: a claim takes no more than requested, with any plan, and eight sessions at once
+/// take every message exactly once; a claim changes no message, and so waits for no lock of one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_claims_stay_within_their_limit_in_nested_loops() {
     if !PgFixture::available() {
@@ -431,7 +431,7 @@ async fn mysql_claim_cost(fixture: &MySqlFixture, expected: usize) -> u64 {
     cost
 }
 
-/// How many a claim took, which are then given back, and what it cost.
+/// The number of messages of a claim, which are then given back, and its cost.
 async fn mysql_claim(fixture: &MySqlFixture) -> (usize, u64) {
     let mut session = fixture.store.pool().acquire().await.unwrap();
     let before = mysql_handler_reads(&mut session).await;
@@ -562,7 +562,7 @@ async fn mysql_check_plan(fixture: &MySqlFixture) {
     assert!(!extra.contains("filesort") && !extra.contains("temporary"), "{extra}");
 }
 
-/// The same for MySQL and MariaDB, by what the storage engine was asked for.
+/// The same for MySQL and MariaDB, by requests to the storage engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_mysql_costs_do_not_grow_with_the_table() {
     if !MySqlFixture::available() {

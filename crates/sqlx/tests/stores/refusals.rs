@@ -56,7 +56,7 @@ async fn wrong_urls() {
     says(missing, ErrorKind::Configuration, &["/nowhere/at/all.db", "created by SqliteStore::open"]);
 }
 
-/// A port where something else listens, and says nothing, is told within the patience that was given.
+/// A port with a silent listener is an error within the configured time-out.
 #[tokio::test]
 async fn silent_servers() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -66,7 +66,7 @@ async fn silent_servers() {
     says(silent, ErrorKind::Unavailable, &["nobody answered in time", "check the host and the port"]);
 }
 
-/// A server that is not there is told at once, with where it should be, not after the pool's patience.
+/// A missing server is an error at once, with its address, not after the pool's time-out.
 #[tokio::test]
 async fn unreachable_servers() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -166,7 +166,7 @@ async fn a_long_write_lock() {
     fixture.destroy().await;
 }
 
-/// Whatever the server's defaults are, our own connections have what the statements were written for.
+/// With any defaults of the server, the store's own connections have the settings that the statements need.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_server_defaults() {
     if PgFixture::available() {
@@ -193,7 +193,7 @@ async fn hostile_server_defaults() {
     }
 }
 
-/// A pool without a free connection says so, after its patience and not before.
+/// A pool without a free connection returns an error after its time-out, and not before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exhausted_pool() {
     if !PgFixture::available() {

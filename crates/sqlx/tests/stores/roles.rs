@@ -1,5 +1,5 @@
-//! What each database role may do on PostgreSQL, and what it may not: everything that exists is tried as each role, and
-//! `roles.txt` lists what went through.
+//! The rights of each database role on PostgreSQL: the test tries everything as each role, and `roles.txt` lists the
+//! calls that succeed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -83,7 +83,7 @@ async fn routines(fixture: &PgFixture, name: &str) -> BTreeSet<&'static str> {
     may
 }
 
-/// S6, D20, O1: everything is tried as each role, and goes through only where `roles.txt` says so. A publisher has no table at all.
+/// S6, D20, O1: a call succeeds only for the roles that `roles.txt` lists. A publisher has no table at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_role_may_do_this_and_no_more() {
     if !PgFixture::available() {
@@ -123,7 +123,7 @@ async fn every_role_may_do_this_and_no_more() {
     is_committed(Path::new("sql/postgres/roles/roles.txt"), &text);
 }
 
-/// What a publisher stores is ready, whatever it says: neither leased nor dead, of its own transaction, and due some day.
+/// A publisher's message is always ready: neither leased nor dead, of its own transaction, and due some day.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publisher_forges_nothing() {
     if !PgFixture::available() {
@@ -232,7 +232,7 @@ async fn roles_can_do_their_own_work_only() {
         store.check().await.unwrap();
     }
 
-    // The publisher publishes, and is told of duplicates; it cannot read, claim or change anything.
+    // The publisher publishes, and learns of duplicates; it cannot read, claim or change anything.
     publisher.enqueue(&[message()]).await.unwrap();
     assert!(publisher.enqueue(&[message()]).await.unwrap()[0].is_duplicate());
     session(publisher)
@@ -308,7 +308,8 @@ async fn roles_can_do_their_own_work_only() {
     assert!(worker.continue_join(join.id(), wait, Some(&step)).await.unwrap());
     assert!(operator.join(join.id()).await.unwrap().is_some());
     refused(publisher.prune_joins(std::time::Duration::ZERO, 10).await.map(drop), "the publisher prunes");
-    // The publisher had the join locked when it was refused, and its pool rolls back behind its back: the lock goes soon.
+    // The publisher had the join locked when it was refused, and its pool rolls back in the background: the lock goes
+    // soon.
     let begin = std::time::Instant::now();
     while operator.prune_joins(std::time::Duration::ZERO, 10).await.unwrap() == 0 {
         assert!(begin.elapsed() < std::time::Duration::from_secs(120), "the operator cannot prune");

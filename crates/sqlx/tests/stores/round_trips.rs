@@ -1,7 +1,7 @@
 //! How often a call goes to the server and back: counted on the wire, not timed.
 //!
-//! A batch is one round trip, whatever its size: that is what makes a remote database bearable. Only publishing on MySQL takes
-//! one for every 64 messages, because statements of different lengths are expensive there (ADR 0026).
+//! A batch of any size is one round trip, which makes a remote database usable. Only publishing on MySQL takes one for every
+//! 64 messages, because statements of different lengths are expensive there (ADR 0026).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

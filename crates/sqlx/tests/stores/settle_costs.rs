@@ -74,7 +74,7 @@ async fn pg_cost(fixture: &PgFixture, statement: &str, leases: &[Lease]) -> (u64
         let rows = connection.fetch_all(raw_sql(AssertSqlSafe(sql.clone()))).await.unwrap();
         let json: Value = serde_json::from_str(rows[0].get_unchecked(0)).unwrap();
         let of = |kind: &str| json[0]["Plan"][format!("Shared {kind} Blocks")].as_u64().unwrap();
-        // What the server has not yet taken into its statistics adds up over the runs.
+        // Counts that the server's statistics do not have yet add up over the runs.
         if run == 1 {
             asked = rows[1..].iter().map(|row| (row.get_unchecked(0), row.get_unchecked(1))).collect();
         }
@@ -83,7 +83,7 @@ async fn pg_cost(fixture: &PgFixture, statement: &str, leases: &[Lease]) -> (u64
     (least, asked)
 }
 
-/// The function that settles messages without what it does about joins: what a settlement was before there were any.
+/// The function that settles messages without its part for joins.
 fn pg_messages_alone(fixture: &PgFixture) -> String {
     let file = include_str!("../../sql/postgres/routines/settle.sql");
     let (function, _) = file.split_once("create or replace function /*:*/settle(").unwrap();

@@ -221,8 +221,8 @@ async fn a_given_pool_is_left_alone<D: Tenant>() {
     fixture.destroy().await;
 }
 
-/// Many tasks that publish, claim and settle, each by itself and in transactions, until they are told to stop. Whatever fails
-/// is a panic. Each answers how many messages it published and how many it acked.
+/// Many tasks that publish, claim and settle, each by itself and in transactions, until they are stopped. Every failure is a
+/// panic. Each returns how many messages it published and how many it acked.
 struct Work {
     tasks: Vec<tokio::task::JoinHandle<(usize, usize)>>,
     rounds: Arc<AtomicUsize>,
@@ -339,7 +339,7 @@ async fn another_login_takes_over<D: Tenant>() {
     fixture.destroy().await;
 }
 
-/// A wrong login is told at the next call, and forgotten with the next right one.
+/// A wrong login is an error at the next call, and forgotten with the next right one.
 async fn a_wrong_login_is_told<D: Tenant>() {
     if !SqlFixture::<D>::available() {
         return;

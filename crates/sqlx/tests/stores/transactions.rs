@@ -1,4 +1,4 @@
-//! Transactions that a store opens for its user: on which connections, and what a commit that fails means.
+//! Transactions that a store opens for its user: their connections, and failed commits.
 
 use posthaste_core::{
     Birth, Enqueued, ErrorKind, NewMessage, Store, StoreAdmin, TransactionalStore, Transactions,
@@ -161,7 +161,7 @@ async fn a_doomed_transaction_is_not_committed() {
     );
     store.rollback(tx).await.unwrap();
 
-    // What an outbox's own transaction makes of it, with and without a message of its own.
+    // The result of an outbox's own transaction, with and without a message.
     let outbox = posthaste_core::Outbox::builder(store.clone()).build().await.unwrap();
     for publishes in [true, false] {
         let mut tx = outbox.begin().await.unwrap();
@@ -181,8 +181,8 @@ async fn a_doomed_transaction_is_not_committed() {
     fixture.destroy().await;
 }
 
-/// If the database rolls back the whole transaction because another one changed a row, the error says so, in SQL and in Rust,
-/// and nothing of the transaction is left.
+/// If the database rolls back the whole transaction because another one changed a row, the error reports it, in SQL and in
+/// Rust, and nothing of the transaction is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_says_that_a_transaction_is_gone() {
     if !MySqlFixture::available() {

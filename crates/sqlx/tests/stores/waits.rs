@@ -1,5 +1,5 @@
-//! What a call does that had to wait for another session: the time that counts is the one after the wait. A lease that is over
-//! when it is granted loses its message for no fault of any worker.
+//! Calls that had to wait for another session: the time after the wait counts. A lease that has run out when it is granted
+//! would lose its message for no fault of any worker.
 
 use std::time::{Duration, SystemTime};
 

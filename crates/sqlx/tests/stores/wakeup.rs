@@ -58,7 +58,7 @@ async fn until<T: PartialEq + std::fmt::Debug>(expected: T, mut found: impl Asyn
     }
 }
 
-/// Others are told while the transaction is still open, so that they look as soon as it is committed.
+/// Other processes are notified while the transaction is still open, so that they poll as soon as it is committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_are_told_before_the_commit() {
     if !PgFixture::available() {
@@ -106,7 +106,8 @@ async fn a_nudge_wakes_other_instances() {
     fixture.destroy().await;
 }
 
-/// The listener's connection is ended by the server: it comes back, wakes once for what may have been missed, and hears.
+/// The listener's connection is ended by the server: it reconnects, wakes once for notifications that may have been
+/// missed, and listens again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_listener_comes_back() {
     if !PgFixture::available() {

@@ -155,7 +155,7 @@ fn as_login(url: &str, login: &str) -> String {
     format!("{scheme}://{login}:pw@{}/{path}", authority.rsplit('@').next().unwrap())
 }
 
-/// What the producers did.
+/// The producers' records.
 #[derive(Debug, Default)]
 struct Published {
     history: History,

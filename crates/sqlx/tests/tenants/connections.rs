@@ -15,7 +15,7 @@ const TENANTS: usize = 30;
 const CONNECTIONS: usize = 5;
 const ROUNDS: usize = 3;
 
-/// The most connections at a time under a name, by what the server says, and by which of those this process has open: a server
+/// The most connections at a time under a name, by the server's count, and by the ones that this process has open: a server
 /// notices a moment later that one was closed.
 #[derive(Default)]
 struct Most {

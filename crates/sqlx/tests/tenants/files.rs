@@ -242,7 +242,7 @@ fn slow_a_thousand_files() {
         fair("work at one moment", first.values().map(|at| at.saturating_duration_since(due)));
         handles.within("later", CONNECTIONS, published);
 
-        // The broken ones are told, and said once.
+        // The broken ones are reported, and logged once.
         for info in tenants.list() {
             let n: usize = info.key.as_str()[1..].parse().unwrap();
             assert_eq!(matches!(info.state, TenantState::Failing { .. }), Files::is_broken(n), "{info:?}");
@@ -260,7 +260,7 @@ fn slow_a_thousand_files() {
             .filter(|line| failed.iter().any(|one| one.field("store") == line.field("store")));
         assert_eq!(lines.count(), failed.len(), "and no other");
 
-        // What it came to, in every file.
+        // The result, in every file.
         let asked = Instant::now();
         let (stats, total) = (tenants.stats().await, healthy.len() * MESSAGES + rounds * WITH_LATER_WORK);
         handles.within("while all are asked", CONNECTIONS, asked);

@@ -1,7 +1,7 @@
 //! Many real databases at a time: files, schemas and databases of their own, which come, go, fail and have several names.
 //!
-//! What needs no database is tested over a simulated network, with the testkit. Connections are counted where they cannot
-//! hide: at the server, and among the open files of this process. Every case drops what it made.
+//! Tests without a database run over a simulated network, in the testkit. Connections are counted where they cannot hide:
+//! at the server, and among the open files of this process. Every case drops its objects.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, unreachable_pub, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! Mutants of what the dialects have in common, of migrating, and of the core. Nothing but the list.
+//! Mutants of the dialects' common code, of migrations, and of the core. Only the list.
 
 use super::{Mutant, Program};
 

@@ -27,12 +27,12 @@ impl Check {
         self.mistakes.push(Mistake { place: place.to_owned(), text: text.into() });
     }
 
-    /// A text, or what the schema says.
+    /// A text, or the schema's default.
     fn text(&mut self, keys: &Keys, name: &str, default: &str) -> String {
         keys.entries.get(name).and_then(|entry| entry.value.text()).unwrap_or(default).to_owned()
     }
 
-    /// A text that is read by this, or a mistake that says what it should be.
+    /// A text that this function parses, or a mistake that names the expected form.
     fn read<T>(
         &mut self,
         keys: &Keys,
@@ -180,7 +180,7 @@ impl Check {
                 }
                 Value::List(_) => Err(format!("`{name}` is a list, and should be one value")),
             };
-            // Each alone, so that every one that is wrong is told.
+            // Each alone, so that every wrong one is reported.
             let alone = set.and_then(|()| {
                 let mut alone = schema::default_settings();
                 let text = entry.value.text().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The configuration as it was written: sections with keys and texts, and where each stood. The file, the environment and the command
 //! line all end up here.
 //!
-//! Whatever is wrong becomes a mistake with its place; values are never quoted in one, as they may be secrets.
+//! Each fault becomes a mistake with its place; mistakes never quote values, which may be secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,7 +35,7 @@ pub(crate) struct Entry {
 #[derive(Clone)]
 pub(crate) enum Value {
     Text(String),
-    /// As it was written, whatever it was.
+    /// The value as written, of any type.
     Other(String),
     List(Vec<String>),
 }
@@ -73,7 +73,7 @@ pub(crate) struct Raw {
 
 const SECTIONS: [&str; 7] = ["relay", "databases", "sinks", "routes", "settings", "http", "encryption"];
 
-/// Behind the text, what may have been meant.
+/// Adds a suggestion to the text.
 pub(crate) fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = known.into_iter().map(|known| (strsim::damerau_levenshtein(name, known), known)).min();
     match near {
@@ -267,7 +267,7 @@ fn scalar(value: &DeValue<'_>) -> Option<Value> {
     })
 }
 
-/// What a variable that overrides a key begins with.
+/// The prefix of variables that override a key.
 pub(crate) const ENV_PREFIX: &str = "POSTHASTE__";
 
 impl Raw {

@@ -1,9 +1,9 @@
-//! Every key of the configuration, once: its section, what it may be, its default and its meaning. Reading, the check for
+//! Every key of the configuration, once: its section, its type, its default and its meaning. The parser, the check for
 //! unknown keys, the environment, the documentation and `--check` all use this list, and so cannot disagree.
 
 use posthaste::Settings;
 
-/// What a key's value is.
+/// The type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Text,

@@ -64,7 +64,7 @@ where
         // There is one: no more were asked for than there were.
         let Ok(slot) = Arc::clone(slots).acquire_owned().await else { return };
         let (own, link) = (Arc::clone(self), Arc::clone(link));
-        // Apart: it is not cut off whatever happens here.
+        // In a task of its own, so that it is never cut off.
         tokio::spawn(async move {
             own.deliver(&link, &message, &reply, ack_wait).await;
             drop(slot);

@@ -1,4 +1,4 @@
-//! How often a message has failed, by what the server counts and what this process remembers.
+//! How often a message has failed, from the server's count and this process's memory.
 //!
 //! The server counts deliveries; not all of them are attempts. The memory is bounded: a message that drops out of it is
 //! charged for all of its deliveries.

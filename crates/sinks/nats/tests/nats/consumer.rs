@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use crate::server::Server;
 use crate::support::{LONG, cut_for_good, eventually, look, messages, send, shared, sink, stream, unique};
 
-/// What a handler does with one delivery; deliveries beyond the script succeed.
+/// A handler's script for one delivery; deliveries beyond the script succeed.
 type Turn = Box<dyn Fn() -> HandlerResult + Send>;
 
 /// A handler that records its messages, and follows its script.
@@ -66,7 +66,7 @@ impl Consume<MemoryStore> for Noting {
 
 /// A stream with a durable consumer, and a store for its inbox.
 struct Scene {
-    /// After how long without a word the server delivers a message again.
+    /// After how long without an acknowledgement the server delivers a message again.
     ack_wait: Duration,
     url: String,
     name: String,
@@ -117,7 +117,7 @@ impl Scene {
         batch.iter().map(|message| message.id).collect()
     }
 
-    /// What the server still waits for, and what it has not delivered yet.
+    /// The numbers of unacknowledged and undelivered messages on the server.
     async fn open(&self) -> (usize, u64) {
         let stream = self.js.get_stream(&self.name).await.unwrap();
         let consumer: PullConsumer = stream.get_consumer("inventory").await.unwrap();
@@ -156,7 +156,8 @@ impl Running {
     }
 }
 
-/// INB-001, INB-003: what a sink sends is received as it was, acted upon once, and acknowledged after the commit.
+/// INB-001, INB-003: a consumer receives a sink's message unchanged, handles it once, and acknowledges it after the
+/// commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acted_upon_and_acknowledged_after_the_commit() {
     let Some(scene) = Scene::new().await else { return };
@@ -279,7 +280,7 @@ async fn slow_lost_between_commit_and_acknowledgement() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_a_long_handler_keeps_its_message() {
     let Some(scene) = Scene::new().await else { return };
-    // Long enough for a slow machine to send a word in time.
+    // Long enough for a slow machine to answer in time.
     let scene = scene.ack_wait(ms(5_000));
     let handler = Noting::held();
     let running = Running::start(scene.consumer(&handler, DeadLetter::Terminate).await);

@@ -1,4 +1,4 @@
-//! What a look at a stream finds, on the real server.
+//! The check of a stream, on the real server.
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 use posthaste_core::{ErrorKind, Severity};

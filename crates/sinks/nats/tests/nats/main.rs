@@ -1,4 +1,4 @@
-//! The sink and the consumer on real servers: the shared one for what a server does every day, private ones for what must not
+//! The sink and the consumer on real servers: the shared one for ordinary operation, private ones for faults that must not
 //! happen to a shared one.
 //!
 //! Without a server (`POSTHASTE_TEST_NATS`) the tests say so and pass. No test touches a stream that another one made.

@@ -60,7 +60,7 @@ fn nothing_leaks() {
     });
     assert!(!shown.contains("canary"), "{shown}");
     for logged in logs.all() {
-        // The tests' own code, and what it starts, may say what it likes.
+        // The tests' own code, and programs that it starts, may log anything.
         assert!(!format!("{logged:?}").contains("canary"), "{logged:?}");
     }
 }

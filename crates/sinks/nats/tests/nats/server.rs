@@ -64,7 +64,7 @@ impl Server {
         format!("nats://{}", self.addr)
     }
 
-    /// Starts it, or starts it again with what it has stored.
+    /// Starts it, or starts it again with its stored data.
     pub(crate) async fn up(&mut self) {
         let mut command = Command::new(&self.program);
         command.args(["-a", "127.0.0.1", "-p", &self.addr.port().to_string()]);

@@ -82,7 +82,8 @@ async fn a_subscriber_opens_no_breaker() {
     js.delete_stream(&name).await.unwrap();
 }
 
-/// A stream with `no_ack` takes messages without a word: they are unroutable, and the text says what to change.
+/// A stream with `no_ack` takes messages without an acknowledgement: they are unroutable, and the error names the
+/// remedy.
 #[tokio::test]
 async fn a_stream_that_acknowledges_nothing() {
     let Some(url) = shared() else { return };

@@ -1,4 +1,4 @@
-//! What the tests share: messages, streams of their own, and waiting for a condition.
+//! Shared by the tests: messages, streams of their own, and waiting for a condition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub(crate) use posthaste_testkit::claimed as message;
 use posthaste_testkit::{Mode, Proxy};
 use tokio::time::Instant;
 
-/// How long a test waits for what must come, on a machine that is slow and busy with other things.
+/// How long a test waits for an expected event, on a slow and busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 pub(crate) fn messages(topic: &str, count: usize) -> Vec<Arc<Message>> {
@@ -83,7 +83,7 @@ pub(crate) async fn eventually(what: &str, mut is_true: impl AsyncFnMut() -> boo
     }
 }
 
-/// Cuts what a proxy holds up, and lets everything pass afterwards.
+/// Cuts a proxy's held-up connections, and lets everything pass afterwards.
 pub(crate) fn cut_for_good(proxy: &Proxy) {
     proxy.cut();
     proxy.set(Mode::Forward);

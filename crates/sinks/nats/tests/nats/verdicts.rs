@@ -1,4 +1,4 @@
-//! Every answer of the server, and what the sink makes of it.
+//! Every answer of the server, and the sink's verdict.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

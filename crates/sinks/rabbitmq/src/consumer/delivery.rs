@@ -25,7 +25,7 @@ use crate::quiet::quietly;
 /// How long to wait before a dead letter that was not taken is tried again.
 const BURY_AGAIN: Duration = Duration::from_secs(2);
 
-/// What the deliveries of one line share.
+/// Shared by the deliveries of one connection.
 pub(super) struct Work<S, H> {
     pub(super) options: Arc<Options>,
     pub(super) consumer: Arc<Consumer<S, H>>,

@@ -1,4 +1,4 @@
-//! From what RabbitMQ delivers to what a handler gets.
+//! From RabbitMQ's delivery to the handler's message.
 //!
 //! Nothing is made up: a message without an id is none that an inbox could know.
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Unnamed<'_> {
     }
 }
 
-/// What a handler gets, or why it cannot get it. Takes the content out of the delivery.
+/// The handler's message, or why there is none. Takes the content out of the delivery.
 pub(super) fn received(delivery: &mut Delivery, options: &Options) -> Result<Received, (Failure, Bytes)> {
     let payload = Bytes::from(std::mem::take(&mut delivery.data));
     let properties = &delivery.properties;

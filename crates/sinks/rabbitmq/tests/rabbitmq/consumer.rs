@@ -21,7 +21,7 @@ use self::case::{Acting, Case, run};
 use crate::fixture::{RabbitFixture, texts, until, with_server};
 use crate::verdicts::{message, messages, send};
 
-/// INB-003: what a sink sends a consumer acts upon, with everything that a handler may want to know; acked in the end.
+/// INB-003: a consumer handles a sink's message, with all fields for the handler, and acks it at the end.
 #[test]
 fn messages_are_acted_upon() {
     with_server(async |fixture| {
@@ -356,7 +356,7 @@ fn a_new_connection_has_no_more_handlers() {
     });
 }
 
-/// R17: dropping the consumer's future cuts off no statement: pruning, once begun, comes to its end.
+/// R17: dropping the consumer's future cancels no statement: pruning, once begun, completes.
 #[test]
 fn a_dropped_consumer_cuts_off_no_statement() {
     with_server(async |fixture| {

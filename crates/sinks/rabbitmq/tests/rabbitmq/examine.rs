@@ -1,4 +1,4 @@
-//! What a look at a queue finds, on the real server.
+//! The check of a queue, on the real server.
 
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};

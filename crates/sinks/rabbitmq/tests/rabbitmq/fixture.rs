@@ -17,7 +17,7 @@ use posthaste_rabbitmq::{KEY_HEADER, RabbitOptions, RabbitServer, RabbitSink};
 use posthaste_testkit::{Arrived, SinkFixture, async_trait};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// The server's URL, if there is a server.
@@ -160,7 +160,7 @@ pub(crate) fn texts(properties: &BasicProperties) -> Headers {
 impl SinkFixture for RabbitFixture {
     type Sink = RabbitSink;
 
-    // What the sink itself is told to refuse: RabbitMQ's own limit is 128 MiB.
+    // The sink's configured limit: RabbitMQ's own is 128 MiB.
     const TOO_LARGE: Option<usize> = Some(2 << 20);
 
     fn available() -> bool {

@@ -1,4 +1,4 @@
-//! Servers whose word must not be taken: each is refused, with a reason, and is told no secret.
+//! Servers that must not be trusted: each is refused, with a reason, and gets no secret.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -71,7 +71,7 @@ impl Certificates {
         std::fs::read(self.path(name)).unwrap()
     }
 
-    /// What a node needs to know of them.
+    /// Their part of a node's configuration.
     pub(crate) fn configuration(&self) -> String {
         let path = |name: &str| self.path(name).display().to_string();
         format!(

@@ -1,4 +1,4 @@
-//! What the sink says about each message is what the server did with it.
+//! The sink's verdict on each message matches the server's action.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn text(verdict: &Verdict) -> &str {
 }
 
 /// RMQ-002, RMQ-003, F-22: of 20,000 messages in windows of several sizes, 1 % have no queue. Not one verdict is wrong, and
-/// what the queue has is exactly what the sink says.
+/// the queue has exactly the messages that the sink reports.
 #[test]
 fn slow_one_in_a_hundred_has_no_queue() {
     with_server(async |fixture| {
@@ -87,8 +87,8 @@ fn slow_lapin_hands_returns_to_the_wrong_confirms() {
         let window = u32::try_from(COUNT).unwrap();
         let sink = RabbitSink::new(fixture.options().window(window)).unwrap();
         let (mut rounds, mut wrong) = (0, 0);
-        // By lapin and by the sink in turns, until lapin has been wrong. On a busy machine it may be right by luck, for long: that
-        // is no failure of ours, so there is an end to it, and what must hold is looked at in every round.
+        // By lapin and by the sink in turns, until lapin has been wrong. On a busy machine it may be right by luck, for long:
+        // that is no failure of the sink, so the number of rounds is limited, and every round checks the sink.
         for round in 1..=MOST_ROUNDS {
             let publishing = (0..COUNT).map(|n| {
                 let properties = BasicProperties::default().with_message_id(n.to_string().into());
