@@ -1,5 +1,5 @@
 //! The rules of this repository that a compiler does not know: headers, equal dialects, crate arrows, SQL in its files,
-//! links that lead somewhere.
+//! links that lead somewhere, texts that name the actor.
 //!
 //! It reads files and asks cargo for one tree; it changes nothing. One function is one rule, and every fault names its
 //! file, its line and what to do about it.
@@ -18,6 +18,18 @@ const SQL_IN_RUST: [(&str, &str); 3] = [
     ("crates/sqlx/src/sqlite.rs", "migrating: names that naming.rs has checked, and numbers"),
 ];
 const DIALECTS: [&str; 3] = ["mysql", "postgres", "sqlite"];
+/// Words that hide the actor of a sentence; see "Language" in CONTRIBUTING.md.
+const VAGUE: [&str; 5] = ["whoever", "nobody", "somebody", "anybody", "anew"];
+/// Files, and beginnings of paths, whose texts still have such words. Remove an entry once its texts are rewritten.
+const STILL_VAGUE: [&str; 7] = [
+    "crates/cli/src/args.rs",
+    "crates/cli/src/commands/pause.rs",
+    "crates/cli/src/relay/http",
+    "crates/core/src/settings.rs",
+    "crates/sqlx/src/holder",
+    "docs/http.md",
+    "docs/settings.md",
+];
 /// What no crate name in the tree of posthaste-core may contain.
 const FOREIGN: [&str; 10] =
     ["sqlx", "postgres", "mysql", "sqlite", "tiberius", "diesel", "lapin", "nats", "kafka", "redis"];
@@ -161,6 +173,30 @@ fn links_lead_somewhere() {
     faults.report();
 }
 
+#[test]
+fn guides_and_comments_name_the_actor() {
+    let remedy = "name the actor: the worker, the relay, the store, the caller, you";
+    let mut faults = Faults::default();
+    let mut unused: BTreeSet<&str> = STILL_VAGUE.into_iter().collect();
+    for file in files(&["."], &["md", "rs"]) {
+        let place = file.strip_prefix(root()).unwrap_or(&file).display().to_string().replace('\\', "/");
+        let excused = STILL_VAGUE.into_iter().find(|vague| place.starts_with(vague));
+        let is_guide = place.ends_with(".md");
+        for (number, line) in lines(&read(&file)) {
+            for word in vague_words(if is_guide { line } else { comment(line) }) {
+                match excused {
+                    Some(vague) => _ = unused.remove(vague),
+                    None => faults.add(&file, number, &format!("`{word}`: {remedy}")),
+                }
+            }
+        }
+    }
+    for vague in unused {
+        faults.add(&root().join(vague), 0, "has no vague word any more: remove it from STILL_VAGUE");
+    }
+    faults.report();
+}
+
 // Helpers of the rules.
 
 /// Gathered, so that one run tells everything.
@@ -295,8 +331,29 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next())
 }
 
+/// The comment of a line of Rust; empty if it has none. Slashes inside of a string are no comment.
+fn comment(line: &str) -> &str {
+    if line.trim_start().starts_with("//") {
+        return line;
+    }
+    match line.find(" // ") {
+        Some(at) if line[..at].matches('"').count() % 2 == 0 => &line[at..],
+        _ => "",
+    }
+}
+
+/// The vague words of a text, in its order.
+fn vague_words(text: &str) -> Vec<&'static str> {
+    let words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    words.filter_map(|word| VAGUE.into_iter().find(|vague| word.eq_ignore_ascii_case(vague))).collect()
+}
+
 #[test]
 fn the_rules_see_what_they_are_for() {
+    assert_eq!(vague_words("Nobody\u{2019}s, whoever_it_is, and somebody"), ["nobody", "somebody"]);
+    assert_eq!(comment("    let a = 1; // why"), " // why");
+    assert_eq!(comment(r#"    let a = "b // c";"#), "");
+    assert_eq!(comment("    /// Why."), "    /// Why.");
     assert!(contains_sql(r#"format!("select 1 from {table}")"#));
     assert!(contains_sql("format!(\n    \"delete from {table};\\ninsert into {table} values (1)\")"));
     assert!(contains_sql(r#"format!("with a as (SELECT 1) {}", rest)"#));

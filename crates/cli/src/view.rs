@@ -244,7 +244,7 @@ impl From<&HistoryEntry> for HistoryView {
     }
 }
 
-/// Topics that nobody claims until they are resumed.
+/// Topics that workers do not claim until they are resumed.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "relay", derive(utoipa::ToSchema))]
 pub(crate) struct PauseView {
