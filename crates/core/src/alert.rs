@@ -54,7 +54,7 @@ pub(crate) fn figures(settings: &Settings, stats: &Stats, latency: Option<Durati
 mod tests {
     use super::*;
 
-    /// RMQ-010: an average over what ended since the last look.
+    /// RMQ-010: an average over messages that ended since the last measurement.
     #[test]
     fn an_average_since_the_last_look() {
         let latency = Latency::default();

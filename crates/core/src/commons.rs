@@ -201,7 +201,7 @@ impl Share {
         self.0.as_ref().map(|Member { commons, .. }| lock(&commons.looks).room())
     }
 
-    /// The door of its hot path.
+    /// The entrance of its hot path.
     pub(crate) fn door(&self, settings: &Settings) -> Door {
         self.0.as_ref().map_or_else(|| Door::of(settings), |Member { commons, .. }| commons.door.beside())
     }
@@ -238,7 +238,7 @@ impl Share {
         }
     }
 
-    /// A look is not wanted any more.
+    /// A turn to claim is not wanted any more.
     pub(crate) fn wants_no_look(&self) {
         if let Some(Member { commons, place }) = &self.0 {
             let woken = lock(&commons.looks).withdraw(*place);

@@ -57,11 +57,11 @@ use crate::topic::Topics;
 /// How much of a shutdown's grace is kept for its end, at most: for handlers to stop that are cut off, and for the last settlements.
 /// Of a short grace it is half.
 const MOST_RESERVED: Duration = Duration::from_secs(3);
-/// How many turns in a row may be about handlers that have ended already, before everything else is looked at again.
+/// How many turns in a row may be about handlers that have ended already, before everything else is checked again.
 const QUICK_TURNS: u32 = 32;
 /// A loop that wakes up this much too late has stood still.
 const STOOD_STILL: Duration = Duration::from_millis(200);
-/// How often queues are measured and leases looked at.
+/// How often queues are measured and leases checked.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A message that comes back while its last delivery is still under way here waits this long.
 const OVERLAP_DELAY: Duration = Duration::from_secs(1);

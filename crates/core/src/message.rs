@@ -126,7 +126,7 @@ impl NewMessage {
         builder
     }
 
-    /// A message with these bytes, of content type `application/octet-stream` unless told otherwise.
+    /// A message with these bytes, of content type `application/octet-stream` by default.
     pub fn bytes(topic: impl AsRef<str>, payload: impl Into<Bytes>) -> MessageBuilder {
         let mut builder = MessageBuilder::new(topic.as_ref().to_owned(), OCTET_STREAM);
         builder.message.payload = payload.into();
@@ -592,11 +592,11 @@ impl fmt::Debug for Message {
 /// What became of one message of an enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It was stored; with a lease, if it was born leased.
+    /// It was stored; with a lease, if it was stored leased.
     New {
         /// Its id.
         id: MessageId,
-        /// The ownership that settling it takes, if it was born leased.
+        /// The lease that settling it takes, if it was stored leased.
         lease: Option<Lease>,
     },
     /// A message with the same id or dedup key is stored already; this one was not.

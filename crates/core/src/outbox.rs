@@ -271,8 +271,8 @@ impl<S: Store> Outbox<S> {
         self.settle_all(leases, &Outcome::Ack).await
     }
 
-    /// Failed: again after the delay that the topic's retry policy says, or dead if that was the last attempt. Values of the
-    /// message that the failure's text repeats are blotted out of it.
+    /// Failed: retried after the delay of the topic's retry policy, or dead if that was the last attempt. The message's own
+    /// values in the failure's text are redacted.
     ///
     /// For a delay of your own, or many messages at a time, see [`settle`](Self::settle).
     pub async fn abandon(&self, message: &Message, failure: Failure) -> Result<Settled> {
@@ -384,9 +384,9 @@ impl<S: StoreAdmin> Outbox<S> {
     /// Delivers messages to the handlers of this outbox, until the shutdown: claims and hot messages, retries, renewals,
     /// and housekeeping by its schedules.
     ///
-    /// It ends with an error only if it cannot begin, or if at the end of a graceful shutdown the database could not be
-    /// told what had become of messages; they come again when their leases have run out. If its future is dropped, a
-    /// graceful shutdown begins in the background.
+    /// It returns an error only if it cannot begin, or if outcomes could not be stored at the end of a graceful
+    /// shutdown; those messages come again when their leases have run out. If its future is dropped, a graceful
+    /// shutdown begins in the background.
     ///
     /// See [`shutdown_signal`](crate::shutdown_signal) and [`Shutdown`]; any future that resolves to `()` will do, too.
     pub fn run<E: Into<Shutdown>>(&self, shutdown: E) -> impl Future<Output = Result<()>> + Send + use<S, E> {
@@ -532,7 +532,7 @@ impl<S: TransactionalStore> Outbox<S> {
         let enqueued = self.inner.store.insert(connection, messages, Birth::Ready).await;
         let enqueued = enqueued.map_err(|error| self.inner.named(error))?;
         self.published(messages);
-        // The commit is yours, and comes some time from now: looking starts soon, and is repeated.
+        // The commit is yours, and comes some time from now: polling starts soon, and is repeated.
         self.announce(messages);
         Ok(enqueued)
     }

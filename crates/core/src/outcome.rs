@@ -139,7 +139,7 @@ impl fmt::Display for FailureClass {
 }
 
 /// A failure with its class and a text for people. The text is stored with the message. A running outbox logs it, too,
-/// once values of the message have been blotted out of it; `Debug` never shows it.
+/// after redacting the message's own values; `Debug` never shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure {
     class: FailureClass,

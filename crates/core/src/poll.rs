@@ -1,6 +1,6 @@
 //! When the cold path polls: often while there is work, seldom while there is none. Pure: the time is passed in.
 //!
-//! Polling is the guarantee; wake-ups and known due times only bring a look forward. A wake-up may come before its commit, so
+//! Polling is the guarantee; wake-ups and known due times only bring a poll forward. A wake-up may come before its commit, so
 //! polls that find nothing after one are repeated at once a few times, and then with growing pauses: a message committed some
 //! time after its wake-up is found within about as much time again. Polls that find many are the floor apart, so that they find
 //! more; polls that find few may follow each other sooner.
@@ -14,9 +14,9 @@ use crate::settings::Settings;
 
 /// The longest floor that still counts as wanting low latency.
 const BRISK: Duration = Duration::from_millis(100);
-/// How many a look has to find for the next one to keep its distance.
+/// How many messages a poll has to find for the next one to keep its distance.
 const MANY: u32 = 8;
-/// How many looks that find nothing may follow a wake-up and each other without a pause: the shortest pause that a timer can
+/// How many polls that find nothing may follow a wake-up and each other without a pause: the shortest pause that a timer can
 /// keep is a millisecond, and most commits take less.
 const EAGER: u32 = 3;
 /// How many known due times are remembered; the others are found by polling.
@@ -27,9 +27,9 @@ pub(crate) struct Poll {
     floor: Duration,
     ceiling: Duration,
     interval: Duration,
-    /// How soon after the last look the next one may come.
+    /// How soon after the last poll the next one may come.
     spacing: Duration,
-    /// How many more looks need no pause.
+    /// How many more polls need no pause.
     eager: u32,
     last: Option<Instant>,
     next: Instant,
@@ -67,13 +67,13 @@ impl Poll {
         }
     }
 
-    /// When to look next.
+    /// When to poll next.
     pub(crate) fn next(&self) -> Instant {
         let hinted = self.hints.first().map(|hint| self.no_sooner(*hint));
         hinted.map_or(self.next, |hint| hint.min(self.next))
     }
 
-    /// A look begins.
+    /// A poll begins.
     pub(crate) fn looked(&mut self, now: Instant) {
         self.last = Some(now);
         self.hints = self.hints.split_off(&now);
@@ -122,7 +122,7 @@ impl Poll {
         self.next = now + self.floor;
     }
 
-    /// It found nothing. The random number in `0.0..1.0` keeps many processes from looking at the same time.
+    /// It found nothing. The random number in `0.0..1.0` keeps many processes from polling at the same time.
     pub(crate) fn found_none(&mut self, now: Instant, random: f64) {
         if let Some(left) = self.eager.checked_sub(1) {
             (self.eager, self.next) = (left, now);
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(slow.next(), now + ms(1_000));
     }
 
-    /// One of many stores is looked at as often as any, until it has had nothing for a while, or fails.
+    /// One of many stores is polled as often as a single one, until it has been empty for a while, or fails.
     #[test]
     fn one_of_many_is_looked_at_less_often() {
         let settings = Settings {

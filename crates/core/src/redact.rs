@@ -107,7 +107,7 @@ mod tests {
         store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap().remove(0)
     }
 
-    /// OBX-125: values of a payload, headers and keys are blotted out; names of fields and other words stay.
+    /// OBX-125: values of a payload, headers and keys are redacted; names of fields and other words stay.
     #[tokio::test(flavor = "current_thread")]
     async fn values_are_blotted_out() {
         let json = serde_json::json!({ "email": "ann@example.org", "card": { "number": 4111222233334444u64 }, "n": 7 });

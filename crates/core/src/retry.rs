@@ -9,7 +9,7 @@ use tracing::error;
 
 use crate::message::MAX_DELAY;
 
-/// How many attempts a message has, unless told otherwise.
+/// The default number of attempts.
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 10;
 
 /// Decides how long to wait after a failed attempt.

@@ -27,9 +27,9 @@ pub use admin::StoreAdmin;
 pub const MAX_BATCH: u32 = 10_000;
 /// The most rows that one call to prune removes.
 pub const MAX_PRUNE_BATCH: u32 = 1_000;
-/// How long a lease lasts unless told otherwise.
+/// The default length of a lease.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-/// How many messages a claim takes at most unless told otherwise.
+/// The default limit of a claim.
 pub const DEFAULT_CLAIM_LIMIT: u32 = 50;
 
 const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
@@ -116,7 +116,7 @@ pub fn check_lease(lease: Duration) -> Result<()> {
     ))
 }
 
-/// In which state messages are born.
+/// The state in which messages are stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Birth<'a> {
     /// Ready, to be found by a claim.
@@ -132,12 +132,12 @@ pub enum Birth<'a> {
 }
 
 impl<'a> Birth<'a> {
-    /// In which state this message is born.
+    /// The state in which this message is stored.
     pub fn for_message(self, message: &NewMessage) -> Birth<'a> {
         if Self::is_at_once(message) { self } else { Birth::Ready }
     }
 
-    /// Whether this message may be born leased.
+    /// Whether this message may be stored leased.
     pub(crate) fn is_at_once(message: &NewMessage) -> bool {
         message.key().is_none() && message.due() == When::Now && message.expires().is_none()
     }
@@ -381,7 +381,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// - Never a ready or leased one, nor one that is a step of a pending join.
     async fn prune(&self, retention: &Retention, limit: u32) -> Result<u64>;
 
-    /// Looks at a join, for a message that waits for it.
+    /// Checks a join, for a message that waits for it.
     ///
     /// # Behavior
     /// - A pending join whose deadline has passed expires by it, as in [`expire`](Self::expire).
@@ -470,7 +470,7 @@ pub trait TransactionalStore: Store {
         birth: Birth<'_>,
     ) -> impl Future<Output = Result<Vec<Enqueued>>> + Send;
 
-    /// Which of these messages, born leased through the same connection, are still there.
+    /// Which of these messages, stored leased through the same connection, are still there.
     ///
     /// # Behavior
     /// - Sees what the connection's own transaction sees: a row that went with a savepoint is not there.

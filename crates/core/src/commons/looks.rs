@@ -91,7 +91,7 @@ impl Looks {
         self.grant()
     }
 
-    /// Its store does not answer: the others are not to wait for the end of its look, nor for its next one.
+    /// Its store does not answer: the others must not wait for the end of its claim, nor for its next one.
     pub(super) fn late(&mut self, place: Place) -> Vec<Place> {
         if self.looking.remove(&place) {
             self.late.insert(place);

@@ -1,4 +1,4 @@
-//! Tests of turns to look: as many as there may be, no fewer, and none lost.
+//! Tests of turns to claim: as many as allowed, no fewer, and none lost.
 
 use super::*;
 use crate::commons::selection::{DrainFirst, Fair, RoundRobin};

@@ -1,6 +1,6 @@
 //! Which of the due stores is polled next: the fair default, and two simpler selections.
 //!
-//! A selection only orders looks that stores want anyway. It must never invent one, nor forget one.
+//! A selection only orders claims that stores want anyway. It must never invent one, nor forget one.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
@@ -13,16 +13,16 @@ use super::line::Line;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(pub(crate) u64);
 
-/// Decides which tenant's store is looked at next. See [`Fair`], [`RoundRobin`] and [`DrainFirst`].
+/// Decides which tenant's store is polled next. See [`Fair`], [`RoundRobin`] and [`DrainFirst`].
 ///
 /// It is notified of events, and asked whenever a connection is free. A [due](Self::due) store stays so until
 /// [`next`](Self::next) returns it, or it is [gone](Self::gone).
 pub trait Selection: Debug + Send + 'static {
-    /// A tenant's store is to be looked at.
+    /// A tenant's store is due to be polled.
     fn due(&mut self, place: Place, tenant: &Arc<str>);
 
-    /// Which one is looked at next; it is not due any more. None if none is to be looked at for now; it is asked again when
-    /// something has happened.
+    /// Returns the store to poll next, which is then not due any more; `None` if none is to be polled for now. It is asked
+    /// again after the next event.
     fn next(&mut self) -> Option<Place>;
 
     /// A claim has ended, with so many messages of at most so many; `None` for both if it failed. A tenant that does not

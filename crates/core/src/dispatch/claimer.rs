@@ -123,7 +123,7 @@ impl Claimer {
         self.prefetch.waited(waited);
     }
 
-    /// When to look next. While it waits for a turn, this outbox is woken for it.
+    /// When to poll next. While it waits for a turn, this outbox is woken for it.
     pub(super) fn next_wakeup(&self, held: &Held, situation: &Situation) -> Option<Instant> {
         let is_over = situation.until_idle && self.found_nothing();
         if self.awaits_turn || is_over {

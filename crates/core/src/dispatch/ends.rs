@@ -49,7 +49,7 @@ impl Ends {
         self.bell.notified().await;
     }
 
-    /// Tells the dispatcher, if there is something that it was not told of.
+    /// Notifies the dispatcher, if there is an end that it does not know of.
     pub(super) fn ring(&self) {
         let mut left = self.left();
         let is_news = !left.ends.is_empty() && !std::mem::replace(&mut left.is_told, true);
@@ -79,7 +79,7 @@ impl Ending {
         self.settlement = Some(settlement);
     }
 
-    /// The same, and the caller rings soon.
+    /// The same, and the caller notifies soon.
     pub(super) fn decided_silently(mut self, settlement: Settlement) {
         (self.settlement, self.rings) = (Some(settlement), false);
     }

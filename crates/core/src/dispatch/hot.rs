@@ -1,7 +1,7 @@
 //! The entrance of the hot path. A publisher reserves a slot before it writes the row, so that a row is stored leased
 //! only if there is room for it.
 //!
-//! A closed or full door is no error. The row is then born ready, and the cold path finds it.
+//! A closed or full entrance is no error. The row is then stored ready, and the cold path finds it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,7 +20,7 @@ pub(crate) struct Slot {
     _bytes: Option<OwnedSemaphorePermit>,
 }
 
-/// A message that was committed, born leased to this worker.
+/// A message that was committed, stored leased to this worker.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     pub(crate) message: Arc<Message>,
@@ -33,7 +33,7 @@ pub(crate) struct Fresh {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) receiver: UnboundedReceiver<Fresh>,
-    /// Which opening this is: only the run that opened the door closes it.
+    /// Which opening this is: only the run that opened the entrance closes it.
     pub(crate) opening: Opening,
 }
 
@@ -88,7 +88,7 @@ impl Door {
         Self::new(settings.hot_capacity as usize, settings.hot_bytes as usize)
     }
 
-    /// Another door, closed, to the same room.
+    /// Another entrance, closed, to the same room.
     pub(crate) fn beside(&self) -> Self {
         let (places, bytes) = (Arc::clone(&self.places), Arc::clone(&self.bytes));
         Self { exists: self.exists, places, bytes, inside: Mutex::default() }
@@ -110,7 +110,7 @@ impl Door {
         Some(Opened { receiver, opening })
     }
 
-    /// Closes the door, unless another run has opened it since.
+    /// Closes the entrance, unless another run has opened it since.
     pub(crate) fn close(&self, opening: Opening) {
         let mut inside = self.inside();
         if inside.opening == opening {
@@ -166,7 +166,7 @@ impl Door {
 mod tests {
     use super::*;
 
-    /// R9: a run that ends late does not close the door of the run after it.
+    /// R9: a run that ends late does not close the entrance of the run after it.
     #[test]
     fn only_the_run_that_opened_the_door_closes_it() {
         let door = Door::new(1, 1);

@@ -20,7 +20,7 @@ use crate::registry::Registered;
 #[derive(Default)]
 pub(crate) struct Progress {
     way: Mutex<Way>,
-    /// Whether it is to stop: a look that needs no lock.
+    /// Whether it is to stop: a check that needs no lock.
     cancelled: AtomicBool,
     pace: AtomicU8,
     bell: Notify,
@@ -96,7 +96,7 @@ impl Progress {
     /// Resolves when it is to stop.
     pub(crate) async fn cancelled(&self) {
         let mut rung = pin!(self.bell.notified());
-        // Registered before the look, so that no signal between the two is lost.
+        // Registered before the check, so that no signal between the two is lost.
         rung.as_mut().enable();
         if !self.is_cancelled() {
             rung.await;

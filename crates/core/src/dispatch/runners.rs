@@ -52,7 +52,7 @@ pub(super) struct Runners {
 #[derive(Debug, Default)]
 struct Seen {
     taken: u64,
-    /// Since when no more were taken; none if nothing waits, and all ends were looked for.
+    /// Since when no more were taken; `None` if nothing waits, and all ends were checked.
     since: Option<Instant>,
 }
 
@@ -223,7 +223,7 @@ mod tests {
             all
         }
 
-        /// Waits for so many ends, with the looks of a dispatcher in between; how many of them answered.
+        /// Waits for so many ends, with a dispatcher's checks in between; returns how many of them answered.
         async fn ended(&mut self, count: usize, most: usize) -> usize {
             let deadline = Instant::now() + Duration::from_secs(120);
             let mut ends = Vec::new();
@@ -295,7 +295,7 @@ mod tests {
         assert!(bench.gate.inside.load(Ordering::Acquire) == 6);
     }
 
-    /// What ended before a handler that blocks its thread is looked for, and not for as long as that one takes.
+    /// Ends that were left before a handler blocks its thread are found soon, not only when that handler ends.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn one_that_blocks_hides_no_end() {
         let mut bench = Bench::new(the_last_one_blocks).await;

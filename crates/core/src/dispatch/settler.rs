@@ -103,7 +103,7 @@ impl Settler {
         }
     }
 
-    /// Whether the store could not be told of outcomes, and nothing more is to be delivered before it can.
+    /// Whether outcomes could not be stored, so that nothing more is delivered until they can.
     pub(super) fn is_paused(&self) -> bool {
         self.pause.is_some()
     }
@@ -227,7 +227,7 @@ impl Settler {
         }
     }
 
-    /// The store could not be told of these outcomes. Returns the lease to forget, if one of them is to blame.
+    /// These outcomes could not be stored. Returns the lease to forget, if one of them is to blame.
     pub(super) fn failed(&mut self, held: &mut Held, leases: Vec<Lease>, error: &Error) -> Option<Lease> {
         self.is_settling = false;
         let now = Instant::now();
@@ -367,8 +367,8 @@ impl<'a> Books<'a> {
             }
             Outcome::Release | Outcome::Fail { .. } => {}
         }
-        // The next message of its key can start. And a join may have ended after the message that waits for it had looked:
-        // then that message is due at once, not after its delay.
+        // The next message of its key can start. And a join may have ended after the waiting message had checked it: then
+        // that message is due at once, not after its delay.
         let awaits_join = topic == self.home.plan().settings.join_wait_topic;
         let is_deferred = matches!(outcome, Outcome::Defer { .. });
         self.aftermath.look_at_once |= message.key.is_some() || (is_deferred && awaits_join);

@@ -7,7 +7,7 @@ use crate::message::Message;
 use crate::outcome::{Failure, FailureClass, Outcome};
 use crate::receiver::{Receiver, ReceiverState};
 
-/// How long a message waits for a sink that is down, unless the sink's recovery makes it due before. Long: each look costs
+/// How long a message waits for a sink that is down, unless the sink's recovery makes it due before. Long: each try costs
 /// a claim and a settlement.
 pub(super) const RECOVERY_DELAY: Duration = Duration::from_secs(600);
 

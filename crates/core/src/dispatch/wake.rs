@@ -20,7 +20,7 @@ pub(crate) enum Reason {
     Now,
 }
 
-/// The reasons to wake up that have come since the dispatcher last looked.
+/// The reasons to wake up that have come since the dispatcher's last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reasons(u8);
 
@@ -58,7 +58,7 @@ impl Wakeup {
     pub(crate) async fn reasons(&self) -> Reasons {
         loop {
             self.bell.notified().await;
-            // One ring may be left over from a reason that was taken already.
+            // One wake-up may be left over from a reason that was taken already.
             let reasons = self.reasons.swap(0, Ordering::AcqRel);
             if reasons != 0 {
                 return Reasons(reasons);

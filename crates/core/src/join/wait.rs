@@ -1,4 +1,4 @@
-//! What waits for a join: a message of its own, which looks at the join and sends the continuation when it is over.
+//! The message that waits for a join: it checks the join and sends the continuation when the join has ended.
 //!
 //! Waiting costs no attempt, however long it takes: the message is deferred, and the transaction that ends the join makes
 //! it due. The continuation's id is derived from the join and the waiting message, so that there is one, however often it is
@@ -20,7 +20,7 @@ use crate::order::OrderPolicy;
 use crate::outbox::Inner;
 use crate::store::Store;
 
-/// The shortest time after which a message looks again at a join whose deadline has passed while others hold it.
+/// The shortest time after which a message checks a join again whose deadline has passed while others hold it.
 const SOONEST: Duration = Duration::from_millis(20);
 
 /// Which continuation is sent when a join has ended.

@@ -238,8 +238,8 @@ impl<S> OutboxBuilder<S> {
         shutdown_grace: Duration;
         /// For how long a message may fail without a break because something is down; none is for ever. Default: 24 h.
         outage_limit: Option<Duration>;
-        /// How often a message that waits for a join looks at it, although the join's end would make it due at once: 100 ms
-        /// to 30 d. Default: 60 s.
+        /// How often a message that waits for a join checks it, although the join's end makes it due at once: 100 ms to 30
+        /// d. Default: 60 s.
         join_check: Duration;
         /// When messages are taken back whose lease has run out. Default: every 10 s.
         reap: Schedule;

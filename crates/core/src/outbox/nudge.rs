@@ -13,7 +13,7 @@ const LONG_PAUSE: Duration = Duration::from_millis(20);
 /// How many are few.
 const FEW: u32 = 4;
 
-/// What others have not been told about yet.
+/// Messages that others have not been notified of yet.
 #[derive(Debug, Default)]
 pub(crate) struct Nudges {
     gathered: AtomicU32,

@@ -25,7 +25,7 @@ use crate::store::Store;
 const BATCH: u32 = 1_000;
 /// When to let another message try a sink that none has tried yet; and when to try again after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// When to look a second time for messages that wait for a sink that takes messages.
+/// When to check a second time for messages that wait for a sink that is up again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// The sinks that can be sent to again, until what waits for them was made due.
@@ -64,7 +64,7 @@ struct Visit {
     at: Instant,
     sink: String,
     recovery: Recovery,
-    /// How often to look again.
+    /// How often to check again.
     more_looks: u32,
 }
 
@@ -137,8 +137,8 @@ async fn pay<S: Store>(inner: &Arc<Inner<S>>, visit: Visit, shutdown: &Shutdown)
 }
 
 impl Recovery {
-    /// How often to look again: deliveries that met the sink while it was down may be settled a little later, and the message
-    /// that was to try the sink may have gone to another process.
+    /// How often to check again: deliveries that met the sink while it was down may be settled a little later, and the
+    /// message that was to try the sink may have gone to another process.
     const fn looks(self) -> u32 {
         match self {
             Self::Reached => 10,

@@ -1,5 +1,5 @@
-//! A transaction whose messages take the hot path: their rows are born leased, and they are handed over from memory once
-//! they are known to have survived to COMMIT.
+//! A transaction whose messages take the hot path: their rows are stored leased, and they are handed over from memory
+//! once they are known to have survived to COMMIT.
 //!
 //! The database decides which rows survive. A message whose savepoint was rolled back, by any means, is never delivered:
 //! unless publishing was the last use of the connection, the rows are checked before the commit.
@@ -39,13 +39,13 @@ const COMMITTED_BY_THEN: Duration = Duration::from_secs(1);
 pub struct OutboxTransaction<S: Transactions> {
     outbox: Outbox<S>,
     transaction: S::Transaction,
-    /// Born leased, in the order of publishing.
+    /// Stored leased, in the order of publishing.
     born: Vec<Fresh>,
-    /// The highest number of a row that was born leased here.
+    /// The highest number of a row that was stored leased here.
     highest: Option<WorkItemId>,
-    /// Of messages that were born ready: whether their topics are handled here.
+    /// Of messages that were stored ready: whether their topics are handled here.
     ready: BTreeSet<bool>,
-    /// Whether the connection was used for something else since the last row was born.
+    /// Whether the connection was used for something else since the last row was stored.
     touched: bool,
 }
 
@@ -131,7 +131,7 @@ impl<S: Transactions> OutboxTransaction<S> {
         let touched = std::mem::replace(&mut self.touched, true);
         let first = self.born.is_empty();
         let enqueued = inner.store.insert(&mut self.transaction, messages, birth).await?;
-        // It took rows, so it has not failed; and nothing was born before that could have gone with a savepoint.
+        // It took rows, so it has not failed; and no row was stored before that could have gone with a savepoint.
         self.touched = touched && !first;
         let now = SystemClock.now();
         for ((message, slot), stored) in messages.iter().zip(slots).zip(&enqueued) {
@@ -227,8 +227,8 @@ impl<S: Transactions> OutboxTransaction<S> {
     }
 }
 
-/// Messages born leased whose commit may have taken place without this process knowing: its answer was lost, or its future was
-/// dropped. Nothing delivers them from memory, so others may have them at once.
+/// Messages stored leased whose commit may have taken place without this process knowing: its answer was lost, or its future
+/// was dropped. Nothing delivers them from memory, so others may have them at once.
 struct Stranded<S: Transactions> {
     outbox: Outbox<S>,
     leases: Vec<Lease>,
@@ -251,7 +251,8 @@ impl<S: Transactions> Drop for Stranded<S> {
     }
 }
 
-/// Gives messages back that were born leased, and says whether all were there. If that fails, too, their leases run out.
+/// Gives messages back that were stored leased, and returns whether all were there. If that fails, too, their leases
+/// run out.
 async fn release<S: Transactions>(outbox: &Outbox<S>, leases: &[Lease]) -> bool {
     let settlements: Vec<Settlement> =
         leases.iter().map(|lease| Settlement::new(*lease, Outcome::Release)).collect();

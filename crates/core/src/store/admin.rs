@@ -479,11 +479,11 @@ pub trait StoreAdmin: Store {
         Ok(Vec::new())
     }
 
-    /// Looks at whether the database is set up so that posthaste's promises hold: durability, version, tables and indexes,
+    /// Checks whether the database is set up so that posthaste's promises hold: durability, version, tables and indexes,
     /// clock, old transactions. By default nothing.
     ///
     /// # Behavior
-    /// - Changes nothing, reads no messages, and costs little. What may not be looked at is a [`Severity::Notice`].
+    /// - Changes nothing, reads no messages, and costs little. A check without the needed right is a [`Severity::Notice`].
     async fn examine(&self) -> Result<Vec<Finding>> {
         Ok(Vec::new())
     }

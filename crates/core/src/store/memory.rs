@@ -164,7 +164,7 @@ impl MemoryTransaction {
         let states = states_of(self.pending.iter().chain(queue.rows.values()));
         let mut seen = queue.joins.clone();
         for earlier in &self.changes {
-            // Its error was told when it was made.
+            // Its error was reported when it was created.
             let _ = seen.apply(earlier, &states, now);
         }
         let changed = seen.apply(&change, &states, now)?;

@@ -52,7 +52,7 @@ impl OutboxBuilder<TenantSet> {
         self
     }
 
-    /// Which store is looked at next. Default: [`Fair`]; there are [`RoundRobin`](crate::RoundRobin),
+    /// Which store is polled next. Default: [`Fair`]; there are [`RoundRobin`](crate::RoundRobin),
     /// [`DrainFirst`](crate::DrainFirst), and yours.
     pub fn selection(mut self, selection: impl Selection) -> Self {
         self.store.selection = Some(Box::new(selection));

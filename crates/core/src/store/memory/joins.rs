@@ -34,7 +34,7 @@ pub(super) enum Change {
     Report(JoinId, MessageId, StepEnd),
     Cancel(JoinId),
     Wait(JoinId, MessageId),
-    /// The same for a join that was told to be pending.
+    /// The same for a join that is known to be pending.
     WaitForEnd(JoinId, MessageId),
 }
 
