@@ -1,4 +1,4 @@
-//! How answers look: tables and sentences for people, JSON for programs, colour only where it is wanted.
+//! The format of answers: tables and sentences for people, JSON for programs, colour only where it is wanted.
 //!
 //! Answers go to standard output, everything else to standard error, so that a pipe gets answers alone. Texts that come from
 //! a database are shown without control characters: they must not be able to command the terminal.
@@ -30,7 +30,7 @@ impl Output {
         match args.color {
             ColorChoice::Always => colours(true),
             ColorChoice::Never => colours(false),
-            // The console itself looks for a terminal, NO_COLOR and CLICOLOR.
+            // The console itself checks for a terminal, NO_COLOR and CLICOLOR.
             ColorChoice::Auto => {}
         }
         Self { json: args.json }

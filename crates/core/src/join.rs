@@ -120,7 +120,7 @@ impl fmt::Display for StepStatus {
     }
 }
 
-/// How a step came to its end, when that is reported by hand.
+/// How a step ended, when that is reported by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepEnd {
     /// It is done.
@@ -231,7 +231,7 @@ pub enum Look {
 pub struct Attached {
     /// How many messages became steps by it; the others were steps already.
     pub new: u32,
-    /// The join, if it came to its end by it: its last steps had been done or dead before.
+    /// The join, if it ended by it: its last steps had been done or dead before.
     pub ended: Option<EndedJoin>,
 }
 
@@ -240,7 +240,7 @@ pub struct Attached {
 pub struct Reported {
     /// Whether the join's counters moved: not for a step that was counted before, nor for a join that is over.
     pub counted: bool,
-    /// The join, if it came to its end by it.
+    /// The join, if it ended by it.
     pub ended: Option<EndedJoin>,
 }
 

@@ -135,7 +135,7 @@ impl<D: Dialect> StoreAdmin for SqlStore<D> {
             stats.failing = count(row.int(7)?);
             stats.oldest_failing = row.opt_int(8)?.map(span);
         }
-        // A topic's count is exact if all messages of its state were looked at.
+        // A topic's count is exact if all messages of its state were counted.
         let all_ready = [stats.ready, stats.scheduled, stats.parked].iter().all(|count| count.exact);
         for row in &self.fetch("stats", &self.statements().topics, &cap).await? {
             let state = State::from_code(row.small(1)?)?;

@@ -304,7 +304,7 @@ pub(crate) fn codes<R: Columns>(rows: &[R]) -> Result<Vec<posthaste_core::Settle
     rows.iter().map(|row| posthaste_core::Settled::from_code(row.small(0)?)).collect()
 }
 
-/// How a dialect sends its statements: the same words for every driver, whose types have nothing else in common.
+/// How a dialect sends its statements: the same interface for every driver, whose types have nothing else in common.
 macro_rules! sends {
     ($connection:ty, $row:ty) => {
         fn fetch<'c>(

@@ -35,7 +35,7 @@ const TRANSACTION_IS_OLD: [Duration; 2] = [Duration::from_secs(5 * 60), Duration
 /// The rows of an answer: texts, or none.
 type Rows = [Vec<Option<String>>];
 
-/// A look at one thing.
+/// One check.
 #[derive(Clone, Copy)]
 pub struct Check {
     /// A check.
@@ -172,7 +172,7 @@ fn judge_numbers(taken: &str, given: &str, remedy: String) -> Found {
     Found::fine("the next one is free")
 }
 
-/// How old the oldest open transaction is, and whose; none if there is none.
+/// The age and the owner of the oldest open transaction; `None` if there is none.
 #[cfg(any(test, feature = "postgres", feature = "mysql"))]
 fn judge_age(oldest: Option<(Duration, &str)>) -> Found {
     let Some((age, whose)) = oldest else { return Found::fine("none is open") };

@@ -39,7 +39,7 @@ impl Bell {
 
     /// Resolves once it has rung since the last time. A dropped future does not consume a ring.
     pub(crate) async fn wait(&self) {
-        // Made before the look, so that a ring in between is not missed.
+        // Created before the check, so that a ring in between is not missed.
         let next = self.notify.notified();
         if self.rung.load(Ordering::SeqCst) == self.heard.load(Ordering::SeqCst) {
             next.await;
@@ -55,7 +55,8 @@ pub(crate) struct Listener<D: Dialect> {
 }
 
 impl<D: Dialect> Listener<D> {
-    /// Begins to listen on a connection of its own, and rings the bell when something was heard, or may have been missed.
+    /// Begins to listen on a connection of its own, and rings the bell after a notification, or when one may have
+    /// been missed.
     pub(crate) fn start(
         connect: ConnectOptions<D>,
         channel: String,

@@ -22,7 +22,7 @@ const RECENT: Duration = Duration::from_secs(5);
 /// Looking for the session takes no longer than this.
 const LOOK_FOR: Duration = Duration::from_secs(5);
 
-/// The last look at what statements wait for.
+/// The last query for the session that statements wait for.
 #[derive(Debug, Default)]
 pub(crate) struct LastLook(Mutex<Option<(Instant, Option<Holder>)>>);
 

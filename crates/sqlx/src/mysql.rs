@@ -184,7 +184,7 @@ impl Dialect for MySql {
                 stored.extend_from_slice(chunk);
                 continue;
             }
-            // Another transaction has stored a twin since we looked, or since our snapshot.
+            // Another transaction has stored a twin since the look-up, or since the snapshot.
             for message in chunk {
                 if insert_rows(connection, statements, slice::from_ref(message), birth).await? {
                     stored.push(message.clone());
@@ -393,7 +393,7 @@ async fn insert_rows(
     }
 }
 
-/// The leases of messages that were stored just now; the rows are looked up only if some are born leased.
+/// The leases of messages that were stored just now; the rows are looked up only if some are stored leased.
 async fn leases_of(
     connection: &mut MySqlConnection,
     statements: &Statements,

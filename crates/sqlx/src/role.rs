@@ -12,7 +12,7 @@ pub enum Role {
     Joins,
     /// Claims and delivers messages, and keeps house.
     Relay,
-    /// Looks at messages, requeues, buries, pauses and prunes.
+    /// Lists, requeues, buries, pauses and prunes messages.
     Operator,
     /// Receives messages and remembers them in an inbox.
     Consumer,

@@ -36,7 +36,7 @@ pub(crate) struct Shortcuts<T> {
     pub(crate) one: T,
     /// Many messages, all ready.
     pub(crate) batch: T,
-    /// One message, born leased.
+    /// One message, stored leased.
     pub(crate) leased: T,
     /// Acks that are all of one epoch.
     pub(crate) ack: T,

@@ -21,7 +21,7 @@ enum Bug {
     AttachIgnoresState,
     /// A settlement counts, but does not report that a join ended.
     EndsInSilence,
-    /// What comes to its end by an ack is not counted.
+    /// Steps that end by an ack are not counted.
     AcksDoNotCount,
     /// A step that was counted is counted once more when it is reported (M-13).
     CountsTwice,

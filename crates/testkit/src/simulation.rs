@@ -189,7 +189,7 @@ fn tally(world: &World, joins: &[(Join, Vec<Step>)]) {
     }
 }
 
-/// The faults are over: everything must come to its end, and so must the nodes.
+/// The faults are over: everything must end, and so must the nodes.
 async fn come_to_rest(world: &Arc<World>, nodes: Vec<tokio::task::JoinHandle<node::Node>>) {
     // Producers that repeat themselves end soon.
     tokio::time::sleep(Duration::from_secs(3)).await;

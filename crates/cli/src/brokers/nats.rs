@@ -1,4 +1,4 @@
-//! Looks at streams of a NATS server.
+//! Checks streams of a NATS server.
 
 use posthaste::nats::{NatsOptions, NatsSink};
 use posthaste::{Result, Sink as _};

@@ -1,4 +1,4 @@
-//! Looks at queues of a RabbitMQ.
+//! Checks queues of a RabbitMQ server.
 
 use posthaste::Result;
 use posthaste::rabbitmq::RabbitServer;

@@ -114,7 +114,7 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Workers elsewhere look sooner; a hint, which may fail.
+/// Workers elsewhere poll sooner; a hint, which may fail.
 async fn wake(store: &dyn AnyStore) {
     let _ = store.nudge().await;
 }

@@ -18,7 +18,7 @@ use crate::target::{AnyStore, with_kind};
 /// Up to how many databases each has connections to spare, and is listened to.
 const FEW: usize = 8;
 
-/// How a database is used, one of so many.
+/// The options of a database, which depend on the number of databases.
 fn options(database: &Database, of: usize) -> StoreOptions {
     let few = of <= FEW;
     let mut options = match database.max_connections {
@@ -69,7 +69,7 @@ pub(crate) fn guarded(sink: &SinkConfig) -> Result<Guarded> {
     })
 }
 
-/// Looks at the place where a sink's messages go, at the broker itself; none for sinks without one.
+/// Checks a sink's destination at the broker itself; `None` for sinks without one.
 pub(crate) async fn examine(sink: &SinkConfig) -> Result<Option<Finding>> {
     match sink.kind {
         SinkKind::Rabbit => rabbitmq::examine(sink).await,

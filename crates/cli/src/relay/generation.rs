@@ -35,7 +35,7 @@ impl Generation {
         }
     }
 
-    /// Whether it has been told to stop.
+    /// Whether it is shutting down.
     pub(crate) fn is_stopping(&self) -> bool {
         self.shutdown.has_begun()
     }

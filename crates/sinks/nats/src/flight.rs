@@ -221,7 +221,7 @@ impl Flight<'_> {
         }
     }
 
-    /// Looks whether a stream acknowledges at all.
+    /// Checks whether a stream acknowledges at all.
     async fn stream(&self, name: String, until: Instant) -> Taker {
         let place = format!("$JS.API.STREAM.INFO.{name}");
         let asked = tokio::select! {

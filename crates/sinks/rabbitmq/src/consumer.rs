@@ -32,7 +32,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Longer than anything is waited for.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Less than RabbitMQ's `consumer_timeout`, 30 minutes, which it looks at once a minute.
+/// Less than RabbitMQ's `consumer_timeout`, 30 minutes, which it checks once a minute.
 const HOLD: Duration = Duration::from_secs(20 * 60);
 
 /// Where messages go that will never succeed, or have used their attempts.

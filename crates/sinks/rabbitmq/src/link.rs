@@ -184,7 +184,7 @@ impl Drop for Link {
             return;
         };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        // The socket is cut when the goodbye is over, not before.
+        // The socket is closed after the closing handshake, not before.
         let socket = Arc::clone(&self.socket);
         runtime.spawn(async move {
             goodbye(&connection).await;

@@ -93,8 +93,8 @@ impl RabbitOptions {
         self
     }
 
-    /// How many messages are sent before the first confirm is waited for: 1 to 10,000. Default: 200. A connection that is cut
-    /// duplicates at most so many of a batch.
+    /// How many messages are sent before the first confirm is waited for: 1 to 10,000. Default: 200. A cut connection
+    /// duplicates at most so many messages of a batch.
     pub fn window(mut self, messages: u32) -> Self {
         self.window = messages;
         self
@@ -108,7 +108,7 @@ impl RabbitOptions {
     }
 
     /// The largest payload that the server takes: its `max_message_size`. A larger one is not sent, and its message is dead.
-    /// Default: 128 MiB, as in RabbitMQ 3; RabbitMQ 4 takes 16 MiB unless it is told otherwise.
+    /// Default: 128 MiB, as in RabbitMQ 3; RabbitMQ 4 takes 16 MiB by default.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
         self

@@ -258,7 +258,7 @@ async fn claimed(store: &impl Store) -> Vec<Lease> {
     leases
 }
 
-/// A batch that was born leased.
+/// A batch that was stored leased.
 async fn born<D: Backend>(fixture: &SqlFixture<D>) -> Vec<Lease>
 where
     Connection<D>: Send,

@@ -201,7 +201,7 @@ fn an_ack_during_a_renewal() {
     });
 }
 
-/// Stores a message that is born leased.
+/// Stores a message that is leased at once.
 async fn born(fixture: &PgFixture) -> Lease {
     let mut tx = fixture.begin().await;
     let worker = WorkerId::new("w").unwrap();
@@ -234,7 +234,8 @@ fn a_reap_passes_by_a_renewal() {
     });
 }
 
-/// A message that was born leased, and whose lease has run out, may be on its way to another worker while its row is locked.
+/// A message that was stored leased, and whose lease has run out, may be on its way to another worker while its row
+/// is locked.
 #[test]
 fn a_renewal_does_not_take_from_a_reap() {
     run(async |fixture: &Arc<PgFixture>| {

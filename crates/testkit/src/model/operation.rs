@@ -319,7 +319,7 @@ pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
     };
     let failing = (1..4u32, 1..4u32)
         .prop_map(move |(age, units)| [outage(age), vec![Operation::Advance(units)], outage(age)].concat());
-    // Joins whose steps come to their end, and what waits for them is put off before or afterwards.
+    // Joins whose steps end, with waits that are deferred before or afterwards.
     let steps = (whole(), end(), vec(verdict(), 1..3)).prop_map(move |(moves, end, verdicts)| {
         let settle = |verdict| {
             let picks = (0..3).map(|index| (newest(index), verdict, None)).collect();

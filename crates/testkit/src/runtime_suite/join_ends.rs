@@ -1,5 +1,5 @@
-//! How joins come to their end besides by acks: deadlines, cancelling, crash suspects, expired messages, operators; and
-//! what housekeeping does to them.
+//! How joins end besides by acks: deadlines, cancelling, crash suspects, expired messages, operators; and
+//! housekeeping of joins.
 //!
 //! Time is the store's: a case puts it forward, and never waits for it.
 

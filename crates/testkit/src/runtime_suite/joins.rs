@@ -69,7 +69,7 @@ pub async fn three_extracts_and_then_the_transformation<F: Fixture>(scene: &Scen
 }
 
 /// JOIN-031, JOIN-041, JOIN-054, OBX-094: with one extract that fails for good, the failure is sent, and nothing else, once
-/// all have come to their end.
+/// all have ended.
 pub async fn a_failed_extract_is_told<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let outbox = outbox(scene.store(), settings())

@@ -331,7 +331,7 @@ impl Audit {
 
     // Rows
 
-    /// A message became visible; with the holder, the time and the end of its lease if it was born leased.
+    /// A message became visible; with the holder, the time and the end of its lease if it was stored leased.
     pub(super) fn committed(&mut self, n: usize, seq: i64, lease: Option<(Life, u64, SystemTime)>) {
         let event = self.next_event();
         let (holder, written, until) = match lease {

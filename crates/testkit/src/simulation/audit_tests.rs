@@ -250,7 +250,7 @@ async fn nothing_is_lost() {
     case.commit(0);
     case.audit.finish(&[]);
     case.says("I12");
-    // Never comes to its end.
+    // Never ends.
     let mut case = Case::new().await;
     case.commit(0);
     let record = case.record(0).await;

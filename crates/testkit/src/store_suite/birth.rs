@@ -1,4 +1,4 @@
-//! Messages that are born leased to the worker that will deliver them from memory.
+//! Messages that are stored leased to the worker that will deliver them from memory.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ async fn born<F: Fixture>(fixture: &F, messages: &[NewMessage]) -> Vec<Option<Le
     enqueued.iter().zip(messages).map(lease).collect()
 }
 
-/// HOT-003 (its store's part), OBX-101: born leased, with an epoch, to this worker and no other.
+/// HOT-003 (its store's part), OBX-101: stored leased, with an epoch, to this worker and no other.
 pub async fn born_leased<F: Fixture>(fixture: &Arc<F>) {
     let (store, messages) = (fixture.store(), plains(3));
     let leases = born(&**fixture, &messages).await;
@@ -41,7 +41,7 @@ pub async fn born_leased<F: Fixture>(fixture: &Arc<F>) {
     assert_eq!((done.state, done.done_by), (State::Done, Some(worker("hot"))));
 }
 
-/// HOT-003: what needs a claim to know its turn is born ready all the same.
+/// HOT-003: a message that needs a claim to know its turn is stored ready all the same.
 pub async fn only_a_claim_knows_their_turn<F: Fixture>(fixture: &Arc<F>) {
     let now = fixture.now().await;
     let waiting = [

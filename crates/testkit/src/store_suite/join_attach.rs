@@ -256,7 +256,8 @@ pub async fn attach_in_the_transaction_that_publishes<F: Fixture>(fixture: &Arc<
     assert_exact(store).await;
 }
 
-/// HOT-003, OBX-083: a message that is born leased can be attached in the transaction of its birth, and its ack counts.
+/// HOT-003, OBX-083: a message that is stored leased can be attached in the transaction that stores it, and its ack
+/// counts.
 pub async fn attach_what_is_born_leased<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (me, messages, new_join) = (worker("hot"), plains(2), expecting(2));

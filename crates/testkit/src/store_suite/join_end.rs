@@ -39,7 +39,7 @@ pub async fn cancel_ends_a_pending_join<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-023 and JOIN-042 as amended: steps that come to their end after a cancellation are recorded as late, not counted.
+/// JOIN-023 and JOIN-042 as amended: steps that end after a cancellation are recorded as late, not counted.
 pub async fn steps_of_a_cancelled_join_are_late<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, held) = leased_fan(&**fixture, 4).await;
@@ -226,7 +226,7 @@ pub async fn a_deadline_in_the_past<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-042 as amended: steps that come to their end after the deadline are recorded as late, not counted.
+/// JOIN-042 as amended: steps that end after the deadline are recorded as late, not counted.
 pub async fn steps_of_an_expired_join_are_late<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let id = with_deadline(&**fixture, 3, HOUR / 2).await;

@@ -14,8 +14,8 @@
 //! break the protocol (`Fault`) has a world in which the checker must find the violation.
 //!
 //! The model leaves out: times (a lease lives or ran out), priorities, topics and pauses, joins, retries, suspects (they are
-//! due), dead and expired messages, messages born leased, the limits of 16 segments and 20,000 entries, and the removal of old
-//! cursors. Statements that read one after the other without a lock between them mostly read at one moment.
+//! due), dead and expired messages, messages stored leased, the limits of 16 segments and 20,000 entries, and the removal of
+//! old cursors. Statements that read one after the other without a lock between them mostly read at one moment.
 //!
 //! After changing a routine, change the model: nothing here reads the SQL.
 

@@ -1,6 +1,6 @@
 //! One delivery: acted upon while the server is kept informed, and then answered.
 //!
-//! A delivery is answered at most once, and a dead letter is safe elsewhere before the server is told to forget it.
+//! A delivery is answered at most once, and a dead letter is stored elsewhere before the server may forget it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

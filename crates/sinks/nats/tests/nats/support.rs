@@ -34,7 +34,7 @@ pub(crate) fn unique() -> String {
     format!("t{}", MessageId::new().to_string().replace('-', ""))
 }
 
-/// JetStream, as the tests look at it.
+/// JetStream, for checks of the tests.
 pub(crate) async fn look(url: &str) -> jetstream::Context {
     jetstream::new(async_nats::connect(url).await.unwrap())
 }

@@ -25,7 +25,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Connects, looks whether the queues are there, and begins to consume. One try.
+    /// Connects, checks that the queues exist, and begins to consume. One try.
     pub(super) async fn open(options: &Options) -> Result<Self, Trouble> {
         let patience = options.server.patience;
         let link = Arc::new(Link::connect(&options.server, Instant::now() + patience).await?);

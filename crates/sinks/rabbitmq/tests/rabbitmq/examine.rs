@@ -37,7 +37,7 @@ fn an_exchange_is_there_or_not_and_stays_as_it_is() {
             ("amq.fanout", Severity::Fine),
             ("no-such-exchange", Severity::Warning),
         ] {
-            // Twice: looking makes none.
+            // Twice: a check creates no queue.
             for _ in 0..2 {
                 let finding = server.examine_exchange(exchange).await.unwrap();
                 assert_eq!(finding.severity, severity, "{finding:?}");

@@ -51,7 +51,7 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
     }
 }
 
-/// An exchange of its own, and a connection of the test's own to look with.
+/// An exchange of its own, and the test's own connection for checks.
 pub(crate) struct RabbitFixture {
     pub(crate) exchange: String,
     pub(crate) channel: Channel,
