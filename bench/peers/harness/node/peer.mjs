@@ -17,7 +17,7 @@ if (!installed) {
 /** Loads a package from where the install command has put it. */
 export const load = createRequire(join(installed, "package.json"));
 
-/** A setting of a drain that somebody wants to try. */
+/** A setting of a drain to try. */
 export const setting = (name, otherwise) => Number(process.env[name] ?? otherwise);
 
 /** Runs one short statement, again and again, until its only value is false. */
