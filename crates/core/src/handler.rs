@@ -274,7 +274,7 @@ impl<E> Delivery<E> {
         self.message.attempts.saturating_add(1)
     }
 
-    /// Tells when to stop: the lease was lost, the time is over, or the outbox shuts down.
+    /// Tells when to stop: the lease was lost, the handler timed out, or the outbox shuts down.
     pub fn cancellation(&self) -> &Cancellation {
         &self.cancellation
     }

@@ -300,7 +300,7 @@ pub enum Severity {
     Fine,
     /// Worth knowing.
     Notice,
-    /// Will hurt some day.
+    /// Not dangerous yet, but will be.
     Warning,
     /// A promise of posthaste's does not hold.
     Danger,

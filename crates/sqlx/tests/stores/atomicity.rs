@@ -338,7 +338,7 @@ async fn a_deadlock_is_the_users<D: Backend>() {
     assert!(error.is_transient());
     loser.rollback().await.unwrap();
     winner.commit().await.unwrap();
-    // The winner has stored his own two: the other's twin had gone with its transaction.
+    // The winner has stored its own two: the other's twin went with its transaction.
     assert_eq!(total(&fixture).await, 2);
     let mut left = HashSet::new();
     for message in &messages[..2] {
