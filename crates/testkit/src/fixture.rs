@@ -22,7 +22,7 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// How many messages the largest case uses.
     const MANY: usize = 20_000;
 
-    /// Whether there is a database to test with. If not, every case says so and passes.
+    /// Whether there is a database to test with. If not, every case prints that and passes.
     fn available() -> bool {
         true
     }
@@ -77,7 +77,7 @@ pub trait Fixture: Sized + Send + Sync + 'static {
         clear_through_the_api(self).await;
     }
 
-    /// Drops what `create` made. Called only after success, so that a failure can be looked at.
+    /// Drops what `create` made. Called only after success, so that you can inspect a failure.
     async fn destroy(self);
 }
 

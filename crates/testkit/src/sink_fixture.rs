@@ -38,7 +38,7 @@ pub trait SinkFixture: Sized + Send + Sync + 'static {
     /// A payload of so many bytes is more than the receiver takes; none if there is no such size that a test could send.
     const TOO_LARGE: Option<usize>;
 
-    /// Whether there is a server to test with. If not, every case says so and passes.
+    /// Whether there is a server to test with. If not, every case prints that and passes.
     fn available() -> bool;
 
     /// A place of its own: a virtual host, or names that no other test uses.
@@ -58,7 +58,7 @@ pub trait SinkFixture: Sized + Send + Sync + 'static {
     /// what they wait for.
     async fn arrived(&self, topic: &str) -> Vec<Arrived>;
 
-    /// Removes what `create` made. Called only after success, so that a failure can be looked at.
+    /// Removes what `create` made. Called only after success, so that you can inspect a failure.
     async fn destroy(self);
 }
 

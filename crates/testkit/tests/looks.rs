@@ -1,6 +1,7 @@
-//! When the cold path looks after a word from another process, in simulated time, so that a millisecond is one.
+//! When the cold path polls after a notification from another process, in simulated time, so that a millisecond is
+//! exact.
 //!
-//! That it looks at all, on real stores, is for the suites.
+//! The suites test, on real stores, that it polls at all.
 
 #![allow(clippy::unwrap_used, reason = "test code: this is how it reports")]
 
@@ -39,15 +40,15 @@ async fn running(store: &Counting<MemoryStore>) -> (UnboundedReceiver<Instant>, 
     (receiver, shutdown)
 }
 
-/// Until so many looks have begun.
+/// Until so many polls have begun.
 async fn looks(store: &Counting<MemoryStore>, count: u64) {
     while store.calls("claim") < count {
         tokio::time::sleep(Duration::from_micros(100)).await;
     }
 }
 
-/// A word may come while a look is under way that is too early for it: another look follows, although that one found something
-/// and would be the last for a while.
+/// A notification may come while a poll is under way that is too early for it: another poll follows, although that one found
+/// something and would be the last for a while.
 #[tokio::test(start_paused = true)]
 async fn a_word_during_a_look_is_not_lost() {
     let store = Counting::new(MemoryStore::new());
@@ -80,7 +81,7 @@ async fn a_word_before_its_commit_is_enough() {
         let committed = Instant::now();
         let late = delivered.recv().await.unwrap() - committed;
         // The first pause is a thirty-second of the floor, and each is twice the one before, give or take a quarter. At worst the
-        // commit just misses a look after short pauses, and a long one follows. Timers round up to milliseconds.
+        // commit just misses a poll after short pauses, and a long one follows. Timers round up to milliseconds.
         let most = after * 5 / 3 + FLOOR / 32 * 5 / 4 + Duration::from_millis(2);
         assert!(late <= most, "{late:?} after the commit, which was {after:?} after the word");
         shutdown.begin();

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_testkit::simulation::{Fault, Sabotage, Simulation};
 
-/// How many seeds each half has, unless told otherwise: about half a minute in a debug build.
+/// The default number of seeds of each half: about half a minute in a debug build.
 const SEEDS: u64 = 1_200;
 /// How often everything that can happen must happen in a half.
 const OFTEN: u64 = 100;

@@ -80,7 +80,7 @@ async fn stall<D: Base>(case: &Case<D>) {
     assert!(worker.ended().is_none(), "the worker lives");
 }
 
-/// I15 with handlers that do not end: the process ends all the same, within its grace, and gives their messages back
+/// I15 with handlers that do not end: the process still ends, within its grace, and gives their messages back
 /// uncharged.
 async fn grace<D: Base>(case: &Case<D>) {
     let topics = ["deaf", "pending", "loop"];
@@ -111,7 +111,7 @@ async fn overflow<D: Base>(case: &Case<D>) {
     deadly(case, "overflow", 10, 80).await;
 }
 
-/// With a backlog of quick ones the worker claims far ahead, and many lose their lease with the guilty one.
+/// With a backlog of fast ones the worker claims far ahead, and many lose their lease with the guilty one.
 async fn abort_in_a_crowd<D: Base>(case: &Case<D>) {
     deadly(case, "abort", 1_000, 5).await;
 }

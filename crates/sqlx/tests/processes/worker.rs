@@ -154,7 +154,7 @@ fn outage(error: sqlx_core::Error) -> HandlerError {
 /// The handler of every topic. The topic says what goes wrong.
 async fn handle<D: Base>(message: Arc<Message>, Shared(desk): Shared<Desk<D>>) -> HandlerResult {
     if message.topic.as_str() == "block" {
-        // Quick ones at first, so that the queues fill up; then none comes to an end.
+        // Fast ones at first, so that the queues fill up; then none ends.
         if desk.quick.fetch_add(1, Ordering::Relaxed) >= 2_000 {
             std::future::pending::<()>().await;
         }

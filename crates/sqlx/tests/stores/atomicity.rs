@@ -1,7 +1,7 @@
 //! Business rows and messages share one fate: with commits, rollbacks and savepoints, with connections that are lost in
 //! the worst moment, with full disks and with conflicts.
 //!
-//! Every case has a business table beside the outbox, whose rows carry the ids of the messages, and looks at both
+//! Every case has a business table beside the outbox, whose rows carry the ids of the messages, and reads both
 //! through a connection of its own. I2 and I3 of the fault catalogue: a row exists if and only if its message does.
 
 use std::collections::HashSet;
@@ -203,7 +203,7 @@ async fn repeat<D: Backend>(fixture: &SqlFixture<D>, message: &NewMessage, is_st
 }
 
 /// I3, rule 7 of the protocol, crash point P5: the commit arrives, its answer does not. The user gets an error and
-/// cannot know; both are stored all the same, and to publish once more is harmless.
+/// cannot know; both are stored, and publishing once more is harmless.
 async fn commit_whose_answer_is_lost<D: Backend>() {
     let Some(fixture) = shop::<D>().await else { return };
     let (proxy, url) = proxy(&fixture).await;

@@ -31,7 +31,7 @@ struct Caller {
     enqueue: &'static str,
     /// Around a call that may fail, where an error would otherwise end the transaction.
     savepoint: bool,
-    /// Makes three joins: one that is over, one that has all its steps, and one that can have one more.
+    /// Starts three joins: one that has ended, one that has all its steps, and one that can have one more.
     joins: &'static [&'static str],
     routines: &'static [Routine],
     /// More calls that are never acceptable, one for each reason.

@@ -139,7 +139,7 @@ impl Event for Greeting {
     const TOPIC: &'static str = "greeting";
 }
 
-/// The whole life of a message, by the client alone; the Rust side only looks.
+/// The whole life of a message, by the client alone; the Rust side only reads.
 async fn whole_life<D: Backend>(fixture: SqlFixture<D>, sql: Spelling) {
     let Spelling { client, .. } = &sql;
     let enqueued = client.run(&(sql.enqueue)("order.placed", "{\"order\": 7}", "customer-1", "order-7"));

@@ -682,7 +682,8 @@ fn sqlite_check_plan(plan: &[(i64, i64, String)]) {
     assert!(!sorts, "{plan:#?}");
 }
 
-/// What forbids a plan makes it look dear, and what looks dear is compiled: a twentieth of a second for a call that takes none.
+/// Disabling a plan type makes plans look expensive, and expensive plans are compiled: a twentieth of a second for a
+/// call that takes almost none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_compiles_no_routine() {
     if !PgFixture::available() {

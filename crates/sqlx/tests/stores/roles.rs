@@ -272,7 +272,7 @@ async fn roles_can_do_their_own_work_only() {
     refused(worker.pause("t", "ada", "why").await.map(drop), "the worker pauses");
     refused(worker.resume("t").await.map(drop), "the worker resumes");
 
-    // The operator looks, requeues, buries, pauses, prunes and archives; it cannot publish.
+    // The operator lists, requeues, buries, pauses, prunes and archives; it cannot publish.
     assert!(operator.pause("t", "ada", "why").await.unwrap());
     assert_eq!(operator.pauses().await.unwrap().len(), 1);
     assert!(operator.resume("t").await.unwrap());
@@ -286,7 +286,8 @@ async fn roles_can_do_their_own_work_only() {
     assert!(!operator.turn("job", Turn::Every(std::time::Duration::from_secs(3_600))).await.unwrap());
     refused(operator.enqueue(&[message()]).await.map(drop), "the operator publishes");
 
-    // A join: started and filled by the publisher, counted and continued by the worker, looked at and removed by the operator.
+    // A join: started and filled by the publisher, counted and continued by the worker, listed and removed by the
+    // operator.
     let (step, wait) = (NewMessage::bytes("step", "x").build().unwrap(), MessageId::new());
     let join = NewJoin::expecting(1).build().unwrap();
     let mut tx = publisher.pool().begin().await.unwrap();

@@ -198,7 +198,7 @@ async fn twenty_processes<D: Schema>() {
     fixture.destroy().await;
 }
 
-/// Tables of a newer version are refused by everything that looks at the version, and left as they are.
+/// Everything that checks the version refuses tables of a newer one, and leaves them as they are.
 async fn newer_is_refused<D: Schema>() {
     let fixture = SqlFixture::<D>::create().await;
     let table = format!("{}_version", D::TABLE);

@@ -19,7 +19,7 @@ use crate::support::{
 const TENANTS: usize = 6;
 const LASTS: Duration = Duration::from_secs(6);
 const REFRESH: Duration = Duration::from_millis(100);
-/// No tenant comes and goes between two looks that are no further apart.
+/// No tenant comes and goes between two polls that are no further apart.
 const BLINK: Duration = Duration::from_millis(50);
 
 /// What makes a tenant.

@@ -116,7 +116,7 @@ impl Handles {
     fn watch(folder: PathBuf, are_quick: bool) -> Self {
         let (counts, over) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicBool>::default());
         let (counted, stop) = (Arc::clone(&counts), Arc::clone(&over));
-        // A thread of its own: it looks, too, while all others work.
+        // A thread of its own: it checks even while all others work.
         let watching = std::thread::spawn(move || {
             while !stop.load(Ordering::SeqCst) {
                 let (at, mut open) = (Instant::now(), open_files(&folder));
@@ -215,7 +215,7 @@ fn slow_a_thousand_files() {
         fair("the first message of each", first.values().map(|at| *at - started));
         handles.within("at work", CONNECTIONS, started);
 
-        // Work for some, at one moment, when all have been found empty and are looked at now and then.
+        // Work for some, at one moment, when all have been found empty and are polled now and then.
         let mut random = fastrand::Rng::with_seed(17);
         let mut later = healthy.clone();
         random.shuffle(&mut later);

@@ -76,7 +76,7 @@ pub async fn a_backlog_stays_in_the_table<F: Fixture>(scene: &Scene<F>) {
     let outbox = builder.on_topic("t", journal.gated("t", &gate)).build().await.unwrap();
     store.inner().enqueue(&drafts("t", 200)).await.unwrap();
     let running = run(&outbox);
-    // Quick handlers at first, so that it reaches ahead as far as it ever will.
+    // Fast handlers at first, so that prefetch reaches its maximum.
     gate.let_through(60);
     eventually("two more are being handled", async || journal.count() == 62).await;
     done(store.inner(), 60).await;
@@ -127,7 +127,7 @@ pub async fn slow_handlers_slow_claiming<F: Fixture>(scene: &Scene<F>) {
         std::mem::replace(&mut claims, store.calls("claim")) == store.calls("claim")
     })
     .await;
-    // Publishing wakes the cold path, which has no reason to look.
+    // Publishing wakes the cold path, which has no reason to poll.
     for _ in 0..10 {
         outbox.enqueue(draft("t")).await.unwrap();
         tokio::time::sleep(ms(10)).await;
@@ -154,7 +154,7 @@ pub async fn a_claim_is_a_batch<F: Fixture>(scene: &Scene<F>) {
     assert!(store.largest_claim() <= 7, "{}", store.largest_claim());
 }
 
-/// HOT-014: the cold path looks no more often than the floor while it finds nothing, and ever more seldom.
+/// HOT-014: the cold path polls no more often than the floor while it finds nothing, and with growing pauses.
 pub async fn looking_adapts<F: Fixture>(scene: &Scene<F>) {
     let store = Counting::new(scene.store());
     let mut settings = settings();

@@ -103,7 +103,7 @@ fn few(took: Duration) -> u64 {
 pub async fn slow_thousand_while_publishing<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut settings = settings();
-    // Pauses between looks that find nothing double from the 32nd part of the floor, without an end: their number hardly
+    // Pauses between polls that find nothing double from the 32nd part of the floor, without an end: their number hardly
     // depends on how long a commit takes.
     (settings.poll_floor, settings.poll_ceiling, settings.lease) = (ms(100), HOUR, HOUR);
     let outbox = outbox(store.clone(), settings).on_topic("t", journal.noting("t")).build().await.unwrap();
@@ -120,14 +120,14 @@ pub async fn slow_thousand_while_publishing<F: Fixture>(scene: &Scene<F>) {
         publish(message).await;
         done(store.inner(), n).await;
         tokio::time::sleep(ms(200)).await;
-        // The publisher wakes the outbox, and so may the store: four looks each without a pause. Then the pauses double, from
+        // The publisher wakes the outbox, and so may the store: four polls each without a pause. Then the pauses double, from
         // 3 ms until the message is there, and from 100 ms afterwards.
         let (looks, took) = (store.calls("claim") - before, begin.elapsed());
         let doubled = u64::from((took.as_millis() / 3).max(1).ilog2());
         assert!(looks <= 2 * 4 + 2 * doubled + 2, "one message brought {looks} looks in {took:?}");
     }
 
-    // A thousand wake-ups while a look is under way are as good as one.
+    // A thousand wake-ups while a poll is under way are as good as one.
     store.hold("claim");
     publish(draft("t").build().unwrap()).await;
     eventually("a look is under way", async || store.calls("claim") > store.answered_claims()).await;

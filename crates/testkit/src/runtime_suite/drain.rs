@@ -87,7 +87,7 @@ pub async fn suspects_to_their_end<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(record(outbox.store(), ids[0].id()).await.message.lease_losses, 1);
 }
 
-/// HOT-017: a drain that cannot look says so.
+/// HOT-017: a drain that cannot poll returns an error.
 pub async fn a_drain_that_cannot_look<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = outbox(store.clone(), settings()).on_topic("t", journal.noting("t")).build().await.unwrap();

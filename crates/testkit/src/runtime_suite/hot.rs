@@ -11,7 +11,7 @@ use super::support::{
 };
 use crate::{Counting, Fixture};
 
-/// Waits until the cold path has had its one look.
+/// Waits until the cold path has polled once.
 async fn has_looked<S: Transactions>(store: &Counting<S>) {
     eventually("the cold path has looked", async || store.answered_claims() == 1).await;
 }
@@ -82,7 +82,7 @@ pub async fn a_savepoint_rolled_back<F: Fixture>(scene: &Scene<F>) {
     }
 }
 
-/// HOT-003, 18.2: after the commit the handler runs from memory, without any look at the table, and the message is done.
+/// HOT-003, 18.2: after the commit the handler runs from memory, without any poll, and the message is done.
 pub async fn delivered_from_memory<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let outbox = outbox(store.clone(), hot_only()).on_topic("t", journal.noting("t")).build().await.unwrap();
@@ -223,7 +223,7 @@ pub async fn nobody_runs_yet<F: Fixture>(scene: &Scene<F>) {
 /// HOT-003, HOT-019: a commit after the outbox has stopped gives its messages back at once, uncharged.
 pub async fn committed_too_late<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
-    // No look is under way while the transaction is open: a database with one writer would keep it waiting.
+    // No poll is under way while the transaction is open: a database with one writer would keep it waiting.
     let outbox = outbox(store.clone(), hot_only()).on_topic("t", journal.noting("t")).build().await.unwrap();
     let running = run(&outbox);
     has_looked(&store).await;
@@ -319,7 +319,7 @@ pub async fn a_crash_leaves_the_lease<F: Fixture>(scene: &Scene<F>) {
     let _ = next.store().stats().await.unwrap();
 }
 
-/// HOT-001: an outbox that is over runs again, and an outbox runs once at a time.
+/// HOT-001: an outbox that has ended can run again, and an outbox runs once at a time.
 pub async fn one_run_at_a_time<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let outbox = outbox(scene.store(), settings()).on_topic("t", journal.noting("t")).build().await.unwrap();

@@ -69,7 +69,7 @@ async fn chores<F: Fixture>(scene: &Scene<F>) -> Chores {
     Chores { lost: lost.id(), expired: expired.id(), behind: behind.id(), done: over.id() }
 }
 
-/// OBX-053, OBX-106, INB-007, RMQ-011: each job does its work, and says so.
+/// OBX-053, OBX-106, INB-007, RMQ-011: each job does its work, and logs it.
 pub async fn jobs_do_their_work<F: Fixture>(scene: &Scene<F>) {
     let chores = chores(scene).await;
     let journal = Journal::new();
@@ -125,7 +125,7 @@ pub async fn one_job_alone<F: Fixture>(scene: &Scene<F>) {
     }
 }
 
-/// HOT-017: a job that fails is logged, and has its next turn all the same.
+/// HOT-017: a job that fails is logged, and still has its next turn.
 pub async fn a_failed_job_goes_on<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut busy = settings();

@@ -67,7 +67,7 @@ pub async fn a_deadline_passes<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(status(store, strict.id).await, JoinStatus::Expired);
 }
 
-/// JOIN-042: a join that is over before its deadline is not touched by it.
+/// JOIN-042: a deadline does not change a join that has ended before.
 pub async fn in_time_for_the_deadline<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let outbox = listening(scene, &journal).await;

@@ -1,7 +1,7 @@
 //! What stands between the end of a join and its continuation: no interval of polling, no crash, no lost word.
 //!
-//! Times are only asserted where the next look that needs no reason is a minute away. A machine that is busy with other things
-//! may take as long for once, so a case has three tries.
+//! Times are only asserted where the next regular poll is a minute away. A machine that is busy with other things may take as
+//! long for once, so a case has three tries.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{Counting, Fixture};
 /// quarter by chance, which are 5.6 s.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Asserts that something is over soon in one of three tries: where it is kept waiting, it is each time.
+/// Asserts that something ends soon in one of three tries: a real delay would occur each time.
 async fn soon(attempt: impl AsyncFn(usize) -> Duration) {
     let mut took = Vec::new();
     for n in 0..3 {
@@ -33,7 +33,7 @@ async fn soon(attempt: impl AsyncFn(usize) -> Duration) {
     panic!("{took:?}");
 }
 
-/// An outbox that looks once a minute, if nothing makes it look before, at joins once a month, and handles everything but
+/// An outbox that polls once a minute, if nothing wakes it before, checks joins once a month, and handles everything but
 /// steps.
 async fn seldom<S: JoinStore>(store: S, journal: &std::sync::Arc<Journal>) -> Outbox<S> {
     let builder = outbox(store, settings()).poll(MINUTE, MINUTE).join_check(30 * 24 * HOUR);
@@ -44,8 +44,8 @@ fn joined(steps: usize) -> posthaste_core::JoinBuilder {
     NewJoin::of(drafts("t", steps)).wait(JoinWait::on_complete(draft("next")))
 }
 
-/// JOIN-055, HOT-003: the last ack leads to the wait's claim, and that to the continuation's, at once: three looks in
-/// all, and none of them because its time had come.
+/// JOIN-055, HOT-003: the last ack leads to the wait's claim, and that to the continuation's, at once: three polls in
+/// all, none of them a regular one.
 pub async fn the_end_of_a_join_is_heard<F: Fixture>(scene: &Scene<F>) {
     soon(async |n| end_of_a_join(scene, 5 * (n + 1)).await).await;
 }
@@ -145,7 +145,7 @@ async fn crash_before_the_ack<F: Fixture>(scene: &Scene<F>, inner: F::Store) -> 
     assert_eq!(store.calls("continue_join"), 1);
     assert_eq!(state(store.inner(), started.waits[0]).await, Some(State::Leased));
     store.fail("settle", 0);
-    // The continuation is over, and perhaps gone, before the wait comes again.
+    // The continuation has ended, and is perhaps gone, before the wait comes again.
     for next in claim_elsewhere(store.inner(), 1, HOUR).await {
         assert_eq!(next.topic.as_str(), "next");
         drop(journal.enter("elsewhere", &next));

@@ -104,8 +104,8 @@ pub async fn an_unknown_join<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.count(), 0);
 }
 
-/// JOIN-053, JOIN-040, OBX-090, OBX-091, OBX-036: a wait is put off for as long as the join takes, two hours and many looks
-/// here, and no attempt is charged.
+/// JOIN-053, JOIN-040, OBX-090, OBX-091, OBX-036: a wait is deferred for as long as the join takes, two hours and many
+/// checks here, and no attempt is charged.
 pub async fn waiting_costs_nothing<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut patient = settings();

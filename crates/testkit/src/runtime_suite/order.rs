@@ -88,7 +88,7 @@ pub async fn a_dead_one_and_its_key<F: Fixture>(scene: &Scene<F>) {
     assert!(!journal.has(behind[0]) && !journal.has(behind[2]));
 }
 
-/// I6: the next of a key is not kept waiting for the next look at the table.
+/// I6: the next message of a key does not wait for the next regular poll.
 pub async fn the_next_of_a_key_follows_at_once<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let mut settings = settings();

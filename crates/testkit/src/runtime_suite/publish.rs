@@ -13,14 +13,15 @@ use super::support::{
 };
 use crate::{Counting, Fixture};
 
-/// Settings with which the second look by itself comes no sooner than 30 s after the first; with a reason, 5 s after it.
+/// Settings with which the second regular poll comes no sooner than 30 s after the first; with a reason, 5 s after
+/// it.
 fn seldom() -> Settings {
     let mut settings = settings();
     (settings.poll_floor, settings.poll_ceiling) = (ms(40_000), ms(40_000));
     settings
 }
 
-/// Long for a slow machine, and less than the pause before a look without a reason.
+/// Long for a slow machine, and less than the pause before a regular poll.
 const SOON: Duration = ms(25_000);
 
 /// HOT-002, OBX-003: a message published in the user's own transaction is delivered soon after the commit, although the
@@ -28,7 +29,7 @@ const SOON: Duration = ms(25_000);
 pub async fn in_a_transaction_of_ones_own<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut settings = settings();
-    // Looks become ever more seldom by themselves; publishing makes them frequent again.
+    // Pauses between polls grow; publishing makes polls frequent again.
     (settings.poll_floor, settings.poll_ceiling) = (ms(10), HOUR);
     let outbox = outbox(store.clone(), settings).on_topic("t", journal.noting("t")).build().await.unwrap();
     let running = run(&outbox);
@@ -40,7 +41,7 @@ pub async fn in_a_transaction_of_ones_own<F: Fixture>(scene: &Scene<F>) {
     fixture.rollback(tx).await;
     let mut tx = fixture.begin().await;
     let id = outbox.publish(fixture.connection(&mut tx), draft("t")).await.unwrap().id();
-    // A transaction goes on for a while after publishing; looking must not give up before its commit.
+    // A transaction goes on for a while after publishing; polling must not give up before its commit.
     tokio::time::sleep(ms(100)).await;
     assert_eq!(journal.count(), 0);
     fixture.commit(tx).await;

@@ -174,7 +174,7 @@ pub async fn handlers_do_not_wait_for_each_other<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(dead.last_error.as_deref(), Some("[BUSINESS] gives up: never"));
 }
 
-/// F1 for handlers: each has all its attempts, and is told which one it is.
+/// F1 for handlers: each has all its attempts, and sees its own number.
 pub async fn each_has_its_own_attempts<F: Fixture>(scene: &Scene<F>) {
     let journal = Journal::new();
     let first = journal.handler("first", async |message| match message.attempts {
@@ -307,7 +307,7 @@ pub async fn one_that_hangs<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.handlers_of(id).iter().filter(|name| **name == "second").count(), 1);
 }
 
-/// R1 for receivers: one that blocks its thread gives up, and the others have the message all the same.
+/// R1 for receivers: one that blocks its thread gives up, and the others still get the message.
 pub async fn one_that_blocks_its_thread<F: Fixture>(scene: &Scene<F>) {
     let (journal, blocker) = (Journal::new(), Blocker::new());
     let block = blocker.block();

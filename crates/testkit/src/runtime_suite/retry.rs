@@ -66,7 +66,7 @@ pub async fn the_default_policy<F: Fixture>(scene: &Scene<F>) {
         let after = scene.fixture.now().await;
         let record = record(outbox.store(), id).await;
         assert!(record.message.attempts > attempts, "{record:?}");
-        // One more, or several on a machine so slow that the next one was due before the drain was over.
+        // One more, or several on a machine so slow that the next one was due before the drain ended.
         attempts = record.message.attempts;
         assert_eq!(record.state, if attempts < 10 { State::Ready } else { State::Dead });
         // It failed at some time between the two.
@@ -271,7 +271,7 @@ pub async fn long_errors_are_cut<F: Fixture>(scene: &Scene<F>) {
     assert!((3_990..=4_000).contains(&error.len()), "{}", error.len());
 }
 
-/// F-10: a handler that takes too long is told, and then dropped; its attempt has failed.
+/// F-10: a handler that times out is asked to stop, then dropped; its attempt has failed.
 pub async fn too_slow_is_failed<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate) = (Journal::new(), Gate::closed());
     let noting = journal.clone();

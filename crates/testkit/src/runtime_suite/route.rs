@@ -86,7 +86,7 @@ pub async fn unknown_topics_are_nobodys<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(journal.count(), 3);
 }
 
-/// OBX-057, HOT-007, HOT-008: by both paths a handler is given the whole message, and a way to be told to stop.
+/// OBX-057, HOT-007, HOT-008: on both paths a handler gets the whole message, and its cancellation.
 pub async fn handlers_get_the_whole_message<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let noting = journal.clone();

@@ -62,7 +62,8 @@ pub async fn handlers_finish<F: Fixture>(scene: &Scene<F>) {
     assert_eq!(scene.meters.counter("posthaste_failed_total", &[]), 0);
 }
 
-/// HOT-019, F-10: a handler that does not finish within the grace is told, then dropped; its message is given back.
+/// HOT-019, F-10: a handler that does not finish within the grace is asked to stop, then dropped; its message is
+/// given back.
 pub async fn the_deaf_do_not_hold_it_up<F: Fixture>(scene: &Scene<F>) {
     let (journal, gate) = (Journal::new(), Gate::closed());
     let noting = journal.clone();
@@ -178,7 +179,7 @@ pub async fn begun_before_the_run<F: Fixture>(scene: &Scene<F>) {
     assert_all_given_back(outbox.store()).await;
 }
 
-/// HOT-019, protocol rule 7: if the database cannot be told, the run says so, in time; the leases run out.
+/// HOT-019, protocol rule 7: if outcomes cannot be stored, the run returns an error, in time; the leases run out.
 pub async fn settling_fails_to_the_end<F: Fixture>(scene: &Scene<F>) {
     let (journal, store) = (Journal::new(), Counting::new(scene.store()));
     let mut quick = settings();

@@ -24,7 +24,7 @@ pub(crate) use crate::store_suite::records;
 
 /// How long a condition may take to become true on a machine that is slow and busy with other things.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
-/// Less than the pause before a look without a reason in [`hot_only`]: a minute, less a quarter by chance.
+/// Less than the pause before a regular poll in [`hot_only`]: a minute, less a quarter by chance.
 pub(crate) const BEFORE_THE_NEXT_LOOK: Duration = Duration::from_secs(40);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
@@ -49,7 +49,7 @@ pub(crate) fn eventually<C: AsyncFnMut() -> bool>(what: &str, mut condition: C) 
     }
 }
 
-/// Settings with which nothing is waited for longer than it must be: quick polls, no jobs but those a case turns on.
+/// Settings for short waits: frequent polls, no jobs but those that a case turns on.
 pub(crate) fn settings() -> Settings {
     let mut settings = Settings::default();
     (settings.poll_floor, settings.poll_ceiling) = (ms(5), ms(50));
@@ -63,7 +63,7 @@ pub(crate) fn settings() -> Settings {
     settings
 }
 
-/// Settings with which the cold path looks once, at the start, and then not again for as long as a case takes.
+/// Settings with which the cold path polls once, at the start, and then not again for as long as a case takes.
 pub(crate) fn hot_only() -> Settings {
     let mut settings = settings();
     (settings.poll_floor, settings.poll_ceiling) = (MINUTE, HOUR);

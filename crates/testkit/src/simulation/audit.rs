@@ -52,7 +52,7 @@ pub(super) struct Facts {
     pub(super) known: BTreeSet<Lease>,
     /// It ended without being able to say goodbye.
     pub(super) gone: bool,
-    /// The number of the event by which it was told to stop.
+    /// The number of the event that asked it to stop.
     pub(super) stopping: Option<u64>,
     pub(super) running: BTreeSet<usize>,
     pub(super) waiting: BTreeSet<Lease>,
@@ -163,7 +163,7 @@ pub(super) struct Audit {
     rows: BTreeMap<usize, Row>,
     items: BTreeMap<i64, usize>,
     runs: BTreeMap<Lease, Run>,
-    /// When each lease was last written, and when its holder was told that it was lost.
+    /// When each lease was last written, and when its holder learnt that it was lost.
     written: BTreeMap<Lease, u64>,
     told: BTreeMap<Lease, u64>,
     keys: BTreeMap<u64, Vec<usize>>,
@@ -285,7 +285,7 @@ impl Audit {
         self.lives[life].failed_renewals.push(at);
     }
 
-    /// A process was told that this lease is its own.
+    /// A process learnt that this lease is its own.
     pub(super) fn knows(&mut self, life: Life, lease: Lease) {
         self.lives[life].known.insert(lease);
     }
@@ -738,7 +738,7 @@ impl Audit {
             );
             return self.object(why);
         }
-        // One of several handlers is told its own attempts.
+        // One of several handlers sees its own attempts.
         let is_charged = if handlers_of(self.scripts[n].topic).len() > 1 {
             message.attempts <= row.attempts
         } else {

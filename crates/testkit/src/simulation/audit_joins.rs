@@ -19,7 +19,7 @@ pub(super) struct JoinAudit {
     /// What each of them has sent: one continuation, or none.
     continued: BTreeMap<MessageId, Option<MessageId>>,
     ended: BTreeSet<JoinId>,
-    /// The joins that were over when they were last looked at.
+    /// The joins that had ended at the last check.
     over: BTreeMap<JoinId, Join>,
 }
 

@@ -129,7 +129,7 @@ async fn a_message_has_one_owner() {
     stale.lease.epoch += 1;
     case.audit.settled(&stale, Settled::Applied, None);
     case.says("I4");
-    // One that was told of its loss goes on all the same.
+    // One that has learnt of its loss goes on nevertheless.
     let mut case = Case::new().await;
     case.commit(0);
     case.claim(0, 0);

@@ -83,7 +83,7 @@ impl Node {
         self.world.doors.lock().unwrap()[self.being.node] = None;
     }
 
-    /// Gone without a word.
+    /// Killed.
     pub(super) fn crash(self) {
         let now = self.world.now();
         self.world.fault(Fault::Crash, Some(self.being.life), now);
@@ -100,7 +100,7 @@ impl Node {
         self.being.pause(until);
     }
 
-    /// Told to end at once: its messages keep their leases.
+    /// Asked to end at once: its messages keep their leases.
     pub(super) async fn halt(self) {
         let now = self.world.now();
         self.world.fault(Fault::Halt, Some(self.being.life), now);

@@ -23,11 +23,11 @@ pub enum Fault {
     Outage,
     /// A store's call panics.
     StorePanic,
-    /// A process is gone without a word.
+    /// A process is killed.
     Crash,
     /// A process stands still for longer than its leases.
     Pause,
-    /// A process is told to end at once.
+    /// A process is asked to end at once.
     Halt,
     /// A process is restarted with a graceful shutdown: no fault at all, as far as deliveries are concerned.
     Restart,

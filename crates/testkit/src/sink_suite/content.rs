@@ -40,7 +40,7 @@ pub async fn as_it_was_published<F: SinkFixture>(fixture: &Arc<F>) {
     assert!(arrived.persistent);
 }
 
-/// Bytes are not looked at: none at all, every value there is, and no text.
+/// Bytes are not interpreted: no bytes, all byte values, and bytes that are no text.
 pub async fn any_bytes<F: SinkFixture>(fixture: &Arc<F>) {
     fixture.take("bytes").await;
     let sink = fixture.sink(fixture.server());

@@ -31,7 +31,7 @@ const HOSTILE: [&str; 16] = [
     "e\u{301} \u{e9}",
 ];
 
-/// Enqueues a payload, and demands it back byte for byte from a claim and from a look.
+/// Enqueues a payload, and expects it back byte for byte from a claim and from a list.
 async fn assert_round_trip<F: Fixture>(fixture: &F, payload: impl Into<Bytes>) {
     let payload = payload.into();
     let message = NewMessage::bytes("topic", payload.clone()).build().unwrap();

@@ -29,7 +29,7 @@ enum Fate {
     CrashesAfterCommit,
 }
 
-/// One delivery: whether the broker was told that it need not come again.
+/// One delivery: whether it was acked.
 async fn deliver<F: Fixture>(fixture: &F, inbox: &Inbox<F::Store>, message: &Received, fate: Fate) -> bool {
     let mut tx = fixture.begin().await;
     let acted: Result<Once> = async {
@@ -55,7 +55,7 @@ async fn deliver<F: Fixture>(fixture: &F, inbox: &Inbox<F::Store>, message: &Rec
     matches!((acted, fate), (Ok(Once::Repeated), _) | (Ok(Once::First), Fate::Commits))
 }
 
-/// Delivers a message until the broker is told.
+/// Delivers a message until it is acked.
 async fn deliver_until_acked<F: Fixture>(fixture: &F, inbox: &Inbox<F::Store>, message: &Received) {
     for _ in 0..TRIES {
         if deliver(fixture, inbox, message, Fate::Commits).await {

@@ -181,7 +181,7 @@ pub async fn a_join_that_is_over_takes_no_new_steps<F: Fixture>(fixture: &Arc<F>
     assert_exact(store).await;
 }
 
-/// Of several reasons to refuse, the first is told: no such join, no such message, over, too many.
+/// Of several reasons to refuse, the first is reported: no such join, no such message, ended, too many.
 pub async fn the_first_objection_is_told<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, steps) = fan(&**fixture, 1).await;
@@ -217,7 +217,7 @@ pub async fn a_late_attach_counts_at_once<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-040, JOIN-041: a late attach of the last steps ends the join, and says so.
+/// JOIN-040, JOIN-041: a late attach of the last steps ends the join, and reports it.
 pub async fn a_late_attach_can_end_the_join<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     enqueue(store, &plains(3)).await;

@@ -204,7 +204,7 @@ pub async fn the_last_step_ends_the_join<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-042: nothing changes a join that is over: no ack, report, requeue, burial, cancellation or deadline.
+/// JOIN-042: nothing changes a join that has ended: no ack, report, requeue, burial, cancellation or deadline.
 pub async fn a_join_that_is_over_stays_as_it_is<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     for outcome in [Outcome::Ack, fail()] {
@@ -261,7 +261,7 @@ pub async fn a_message_of_many_joins<F: Fixture>(fixture: &Arc<F>) {
 }
 
 /// JOIN-030, JOIN-031, JOIN-081, rule 9: in one batch with messages of many joins, of none, with leases that repeat and
-/// leases that are lost, each join gets exactly its own, and is told once.
+/// leases that are lost, each join gets exactly its own, and is reported once.
 pub async fn a_batch_of_many_joins<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     const JOINS: usize = 7;
@@ -310,7 +310,7 @@ pub async fn a_batch_of_many_joins<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// JOIN-040, rule 9: one batch can end many joins, each of which is told once, with the numbers of its end.
+/// JOIN-040, rule 9: one batch can end many joins, each of which is reported once, with its final counts.
 pub async fn a_batch_that_ends_many_joins<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     enqueue(store, &plains(12)).await;

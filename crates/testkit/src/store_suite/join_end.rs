@@ -16,7 +16,7 @@ async fn with_deadline<F: Fixture>(fixture: &F, steps: u32, deadline: Duration) 
     start(fixture, NewJoin::expecting(steps).expires_after(deadline).build().unwrap()).await
 }
 
-/// How long a look says that is left.
+/// The remaining time that a check returns.
 #[track_caller]
 fn assert_left(look: &Look, expected: Duration) {
     let Look::Pending { expires_in: Some(left) } = look else { panic!("{look:?}") };
@@ -158,7 +158,7 @@ pub async fn many_deadlines_at_once<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// A look at a join whose deadline has passed expires it, and only that one.
+/// A check of a join whose deadline has passed expires it, and only that one.
 pub async fn looking_ends_an_overdue_join<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let [id, other] = [with_deadline(&**fixture, 2, HOUR).await, with_deadline(&**fixture, 1, HOUR).await];
@@ -206,7 +206,8 @@ pub async fn a_look_tells_what_the_join_is<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// A deadline in the past, by the database's clock, is a deadline: the join can be started and expires with the first look.
+/// A deadline in the past, by the database's clock, is a deadline: the join can be started and expires with the first
+/// check.
 pub async fn a_deadline_in_the_past<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let past = fixture.now().await - HOUR;
@@ -245,7 +246,7 @@ pub async fn steps_of_an_expired_join_are_late<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// The deadline of a join is looked at before its messages that expire: the join has expired, and they are late.
+/// The deadline of a join is checked before its messages expire: the join has expired, and they are late.
 pub async fn deadlines_come_before_expired_messages<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let id = with_deadline(&**fixture, 1, HOUR).await;

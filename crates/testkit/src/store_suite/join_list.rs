@@ -90,7 +90,8 @@ pub async fn grouping_keys_are_compared_byte_by_byte<F: Fixture>(fixture: &Arc<F
     assert_exact(store).await;
 }
 
-/// Pages visit each join once, in the order of their ids, even when joins are added meanwhile; the last one says so.
+/// Pages visit each join once, in the order of their ids, even when joins are added meanwhile; the last page is
+/// marked.
 pub async fn pages_of_joins_visit_each_once<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let mut ids = start_many(&**fixture, 25).await;
@@ -115,7 +116,8 @@ pub async fn pages_of_joins_visit_each_once<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Pages visit each step once, in the order of the messages' ids, however they were attached; the last one says so.
+/// Pages visit each step once, in the order of the messages' ids, however they were attached; the last page is
+/// marked.
 pub async fn pages_of_steps_visit_each_once<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (other, _) = fan(&**fixture, 3).await;

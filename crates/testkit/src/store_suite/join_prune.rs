@@ -9,7 +9,7 @@ use super::support::*;
 use crate::Fixture;
 
 /// Transition done or dead to gone, M-24: a step of a pending join stays, however old it is, whether messages are deleted or
-/// archived; when the join is over it goes like any other.
+/// archived; when the join has ended it goes like any other.
 pub async fn steps_of_pending_joins_are_kept<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     enqueue(store, &plains(3)).await;
@@ -18,7 +18,7 @@ pub async fn steps_of_pending_joins_are_kept<F: Fixture>(fixture: &Arc<F>) {
     apply(store, held[1].lease(), fail()).await;
     apply(store, held[2].lease(), Outcome::Ack).await;
     let id = start(&**fixture, expecting(3)).await;
-    // Of one that is over, and of one that is pending: the pending one decides.
+    // Of an ended join, and of a pending one: the pending one decides.
     let over = start(&**fixture, expecting(1)).await;
     attach(&**fixture, over, &[held[0].id]).await;
     attach(&**fixture, id, &[held[0].id, held[1].id]).await;
@@ -116,7 +116,7 @@ async fn wait_in<F: Fixture>(fixture: &F, wait: MessageId, wanted: Option<State>
 }
 
 /// I8: a join that a message still waits for stays, also when that message has sent its continuation: until it is acked it
-/// may look again. Once it is over, or gone, the join goes.
+/// may check again. Once it has ended, or is gone, the join goes.
 pub async fn a_wait_keeps_its_join<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     for (wanted, keeps) in [

@@ -45,7 +45,7 @@ enum Verb {
     Attach(JoinId, Vec<MessageId>),
     Report(JoinId, MessageId, StepEnd),
     Cancel(JoinId),
-    /// Registers this message, and stores it: due at once if the join is over, and else in a day.
+    /// Registers this message, and stores it: due at once if the join has ended, and else in a day.
     Wait(JoinId, MessageId),
 }
 
@@ -317,7 +317,7 @@ pub async fn slow_report_against_ack<F: Fixture>(fixture: &Arc<F>) {
     }
 }
 
-/// JOIN-042, JOIN-061: a deadline that is swept, or looked at, against the last ack: the join ends once, one way or the
+/// JOIN-042, JOIN-061: a deadline that is swept, or checked, against the last ack: the join ends once, one way or the
 /// other, and one of them reports it.
 pub async fn slow_deadline_against_the_last_ack<F: Fixture>(fixture: &Arc<F>) {
     const ROUNDS: usize = 100;

@@ -36,7 +36,7 @@ pub async fn a_step_that_fails_again<F: Fixture>(fixture: &Arc<F>) {
     let step = claim_one(store).await;
     attach(&**fixture, whole, &[step.id]).await;
     apply(store, step.lease(), Outcome::Release).await;
-    // The join of one step is over by the first failure; the other goes along with every change.
+    // The first failure ends the join of one step; the other follows every change.
     for n in 0..3 {
         let held = claim_one(store).await;
         assert_eq!(end(store, held.lease(), fail()).await.len(), usize::from(n == 0));

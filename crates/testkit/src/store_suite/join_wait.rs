@@ -38,7 +38,7 @@ pub async fn a_settlement_makes_waits_due<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Where done messages are deleted, the last ack makes waits due all the same.
+/// Where done messages are deleted, the last ack still makes waits due.
 pub async fn an_ack_that_deletes_makes_waits_due<F: Fixture>(fixture: &Arc<F>) {
     let (id, held) = leased_fan(&**fixture, 1).await;
     let wait = wait_for(&**fixture, id).await;
@@ -66,7 +66,7 @@ pub async fn a_transaction_makes_waits_due<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// Protocol: so does every end that comes with housekeeping: a deadline that is swept or looked at, an expiry, a burial, and
+/// Protocol: so does every end that comes with housekeeping: a deadline that is swept or checked, an expiry, a burial, and
 /// the fifth loss of a lease.
 pub async fn housekeeping_makes_waits_due<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
@@ -160,8 +160,8 @@ pub async fn a_deferral_beside_the_last_ack<F: Fixture>(fixture: &Arc<F>) {
     assert_exact(store).await;
 }
 
-/// OBX-036 and OBX-091 as amended: while the join is pending a deferral is a deferral, and costs nothing; so it is for what
-/// waits for nothing, and for a retry of what waits for a join that is over.
+/// OBX-036 and OBX-091 as amended: while the join is pending a deferral is a deferral, and costs nothing; the same holds
+/// for messages that wait for nothing, and for a retry of a wait for an ended join.
 pub async fn other_deferrals_stay_as_they_are<F: Fixture>(fixture: &Arc<F>) {
     let store = fixture.store();
     let (id, held) = leased_fan(&**fixture, 1).await;

@@ -1,4 +1,4 @@
-//! What operators look at: lists, filters, pages, one message.
+//! Operators' queries: lists, filters, pages, one message.
 
 use std::collections::HashSet;
 use std::sync::Arc;

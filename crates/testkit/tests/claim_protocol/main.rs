@@ -5,7 +5,7 @@
 //! leases run out at every moment, until no new state is left. In each state it checks that
 //!
 //! - a message has one holder, and only its holder can settle it;
-//! - a message is not claimed before an earlier one of its key is over;
+//! - a message is not claimed before an earlier one of its key has ended;
 //! - a claim finds all that can start, if nothing is under way (`hides`), and everything is delivered in the end (`loses`);
 //! - no transactions wait for each other.
 //!

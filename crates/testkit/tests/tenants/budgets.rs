@@ -181,8 +181,8 @@ fn over(builder: TenantsBuilder, network: &Network, names: &[impl AsRef<str>]) -
     names.fold(builder, |builder, name| builder.tenant(name, network.source(name, "")))
 }
 
-/// R3: two stores that have answered before hang, and there are two connections: the third tenant is served all the same, also when
-/// each of the two has several calls under way.
+/// R3: two stores that have answered before hang, and there are two connections: the third tenant is still served, also when each
+/// of the two has several calls under way.
 #[tokio::test(start_paused = true)]
 async fn stores_that_hang_keep_no_connection_from_others() {
     let (network, journal) = (network_that_hangs(), Journal::default());

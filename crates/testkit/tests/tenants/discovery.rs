@@ -53,7 +53,7 @@ fn state(tenants: &Tenants, key: &str) -> Option<TenantState> {
     tenants.list().into_iter().find(|info: &TenantInfo| info.key == key).map(|info| info.state)
 }
 
-/// OBX-075, OBX-076: every five minutes, unless told otherwise.
+/// OBX-075, OBX-076: every five minutes by default.
 #[tokio::test(start_paused = true)]
 async fn discovered_every_five_minutes() {
     assert_eq!(Settings::default().tenants_refresh, secs(300));

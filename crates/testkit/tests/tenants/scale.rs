@@ -41,7 +41,7 @@ async fn slow_work_is_found_among_ten_thousand() {
     let feeding = tokio::spawn(async move {
         loop {
             for name in &names {
-                // A short backlog, but never none: the store in memory looks at every row.
+                // A short backlog, but never none: the store in memory reads every row.
                 if fed.database(name).stats().await.unwrap().ready.value < 200 {
                     enqueue(&fed, name, 200).await;
                 }

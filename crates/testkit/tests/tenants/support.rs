@@ -12,7 +12,7 @@ use posthaste_testkit::{Network, Shape};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// A network in which everything is quick.
+/// A network without delays.
 pub(crate) fn network() -> Network {
     network_of(3, 2)
 }

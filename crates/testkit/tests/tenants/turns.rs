@@ -316,7 +316,7 @@ async fn stores_that_fall_silent_keep_nobody_waiting() {
         tenants.list().iter().filter(|info| is_failing(&info.state)).count() == silent.len()
     })
     .await;
-    // Jobs that began before they were known to fail are over by then.
+    // Jobs that began before they were known to fail have ended by then.
     sleep(secs(10)).await;
     for round in 1..=20 {
         for name in ABC {
@@ -456,7 +456,7 @@ async fn idle_stores_have_no_connections() {
     let tenants = over(journal.builder().settings(quiet), &network, &ABC).build().await.unwrap();
     let running = run(&tenants);
     eventually("they are reached", secs(1), || network.connections().0 >= 3).await;
-    // Looks come less and less often, and at last there is a time between those of all three.
+    // Polls come less and less often, and at last there is a pause between those of all three.
     eventually("they rest", secs(600), || network.connections().0 == 0).await;
     // Publishing here wakes the store that is published to.
     let outbox = tenants.outbox::<posthaste_testkit::Remote>("b").await.unwrap();
