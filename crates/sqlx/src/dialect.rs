@@ -3,7 +3,7 @@
 //!
 //! Their common code is in `store.rs` and `admin.rs`, once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
@@ -35,6 +35,18 @@ pub(crate) type ConnectOptions<D> = <Connection<D> as sqlx_core::connection::Con
 pub(crate) mod sealed {
     /// Dialects are ours alone.
     pub trait Sealed {}
+}
+
+/// How settlements and renewals pass messages that other sessions have locked.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passing {
+    /// No session locks a message without locking all.
+    Never,
+    /// The settlement does it by itself, and renewals wait for no message.
+    Itself,
+    /// They cannot; what is locked is looked for before, and left out.
+    ByLooking,
 }
 
 /// One of the databases that this crate knows.
@@ -164,9 +176,18 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         async { Ok(Self::execute(connection, statement, args).await? > 0) }
     }
 
-    /// Whether [`settle`](Self::settle) can pass messages that other sessions have locked.
+    /// How settlements and renewals pass messages that other sessions have locked.
     #[doc(hidden)]
-    const PASSES_LOCKED: bool = false;
+    const PASSING: Passing = Passing::Never;
+    /// Which of these messages no other session has locked; only called for [`Passing::ByLooking`].
+    #[doc(hidden)]
+    fn unlocked(
+        _connection: &mut Connection<Self>,
+        _naming: &Naming,
+        _items: &[i64],
+    ) -> impl Future<Output = Result<HashSet<i64>, SqlxError>> + Send {
+        async { Ok(HashSet::new()) }
+    }
 
     /// Answers a code for each settlement, which come in the order of their leases, or one that holds for all, and then the joins
     /// that ended by them, with no code. Waits for messages that other sessions have locked, unless it is to pass them.

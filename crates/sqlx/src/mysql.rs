@@ -4,6 +4,7 @@
 //! transaction: one round trip instead of five, and the very same code for programs in other languages.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::slice;
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +22,7 @@ use sqlx_core::row::Row as _;
 use sqlx_mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlDatabaseError, MySqlRow};
 
 use crate::arg::{Arg, from_micros, span_micros};
-use crate::dialect::{Dialect, answers, chunks, sealed, sends};
+use crate::dialect::{Dialect, Passing, answers, chunks, sealed, sends};
 use crate::error::Verdict;
 use crate::examine::{self, Check};
 use crate::holder;
@@ -249,6 +250,16 @@ impl Dialect for MySql {
             .map_err(SqlxError::Encode)?;
         let rows = query_with(statement.sql(), args).fetch_all(connection).await?;
         Ok(restore(rows, &order))
+    }
+
+    const PASSING: Passing = Passing::ByLooking;
+
+    async fn unlocked(
+        connection: &mut MySqlConnection,
+        naming: &Naming,
+        items: &[i64],
+    ) -> Result<HashSet<i64>, SqlxError> {
+        holder::mysql::unlocked(connection, naming, items).await
     }
 
     async fn holder(

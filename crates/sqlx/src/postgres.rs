@@ -23,7 +23,7 @@ use sqlx_postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgR
 use tokio::time::timeout;
 
 use crate::arg::{Arg, from_micros, micros, span_micros};
-use crate::dialect::{Dialect, answers, sealed, sends};
+use crate::dialect::{Dialect, Passing, answers, sealed, sends};
 use crate::error::Verdict;
 use crate::examine::{self, Check};
 use crate::holder;
@@ -124,7 +124,7 @@ impl Dialect for Postgres {
     const BEGIN_EXAMINATION: Option<&'static str> =
         Some("BEGIN; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = '500ms'");
     const LISTENS: bool = true;
-    const PASSES_LOCKED: bool = true;
+    const PASSING: Passing = Passing::Itself;
     // A transaction in which a statement has failed is rolled back by COMMIT, and the driver takes that for success.
     const COMMIT_MAY_ROLL_BACK: bool = true;
     const MAX_INSERT_BYTES: usize = 64 << 20;

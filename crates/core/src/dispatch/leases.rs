@@ -80,6 +80,11 @@ impl Leases {
         let until = asked + self.length();
         let mut renewed = Renewed::default();
         for (lease, answer) in leases.iter().zip(answers) {
+            if *answer == Settled::Locked {
+                // It is still held, until its lease runs out.
+                self.renew_at = self.renew_at.min(Instant::now() + self.pause());
+                continue;
+            }
             if *answer != Settled::Applied {
                 // One that is being settled meanwhile has another answer coming.
                 let is_renewable = held.get(*lease).is_some_and(|holding| is_renewable(&holding.stage));
@@ -104,7 +109,12 @@ impl Leases {
 
     pub(super) fn failed(&mut self) {
         self.is_renewing = false;
-        self.renew_at = Instant::now() + (self.length() / 10).min(LONGEST_PAUSE);
+        self.renew_at = Instant::now() + self.pause();
+    }
+
+    /// Before a renewal that did not take place is tried again.
+    fn pause(&self) -> Duration {
+        (self.length() / 10).min(LONGEST_PAUSE)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Who locks a row in MySQL and MariaDB. A lock says who holds it only to those who see somebody wait for it: so one connection waits,
 //! for a second, and another one looks.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use crate::sql::Statement;
 
 const ROW: &str = include_str!("../../sql/mysql/holder/row.sql");
 const FREE: &str = include_str!("../../sql/mysql/holder/free.sql");
+const THERE: &str = include_str!("../../sql/mysql/holder/there.sql");
 const PATIENCE: &str = include_str!("../../sql/mysql/holder/patience.sql");
 const WAIT: &str = include_str!("../../sql/mysql/holder/wait.sql");
 const WAITED_FOR_MARIADB: &str = include_str!("../../sql/mysql/holder/waited_for_mariadb.sql");
@@ -40,7 +42,7 @@ pub(crate) async fn find(
     let (seq, waiting): (i64, i64) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
     let is_mariadb = row.try_get_unchecked::<String, _>(2)?.contains("MariaDB");
     let mut tx = connection.begin().await?;
-    let free = fetch(&mut tx, naming, FREE, &[Arg::int(seq)]).await?;
+    let free = fetch(&mut tx, naming, FREE, &[Arg::text(&format!("[{seq}]"))]).await?;
     tx.rollback().await?;
     if !free.is_empty() {
         return Ok(None);
@@ -96,6 +98,24 @@ async fn look(
         tokio::time::sleep(LOOK_AGAIN).await;
     }
     Ok(None)
+}
+
+/// Which of these messages no other session has locked. One that is gone is not locked.
+pub(crate) async fn unlocked(
+    connection: &mut MySqlConnection,
+    naming: &Naming,
+    items: &[i64],
+) -> Result<HashSet<i64>, SqlxError> {
+    let all = serde_json::json!(items).to_string();
+    let args = [Arg::text(&all)];
+    let mut unlocked: HashSet<i64> = items.iter().copied().collect();
+    for row in fetch(connection, naming, THERE, &args).await? {
+        unlocked.remove(&row.try_get_unchecked::<i64, _>(0)?);
+    }
+    for row in fetch(connection, naming, FREE, &args).await? {
+        unlocked.insert(row.try_get_unchecked::<i64, _>(0)?);
+    }
+    Ok(unlocked)
 }
 
 async fn fetch(

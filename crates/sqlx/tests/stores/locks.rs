@@ -2,6 +2,7 @@
 //! session.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use posthaste_core::{
@@ -9,13 +10,14 @@ use posthaste_core::{
     Outcome, Reason, Schedule, Settings, Settled, Settlement, Severity, Shutdown, Store as _,
     StoreAdmin as _, WorkerId, handled, why,
 };
-use posthaste_sqlx::{PgStore, Postgres};
+use posthaste_sqlx::{Dialect, MySql, PgStore, Postgres, SqlStore};
 use posthaste_testkit::Fixture;
 use posthaste_testkit::Logs;
 use sqlx_core::pool::PoolOptions;
+use sqlx_core::transaction::Transaction;
 use tokio::sync::Semaphore;
 
-use crate::fixture::{Backend, PgFixture};
+use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture};
 
 /// A store whose statements give up on a lock after two seconds instead of ten.
 async fn impatient(fixture: &PgFixture) -> PgStore {
@@ -146,17 +148,78 @@ async fn a_settlement_that_waits_is_told() {
     other.destroy().await;
 }
 
-/// A message that another session has locked, and one whose join is locked, are told; the others of the batch are settled.
+/// Locks the row of a message until the transaction ends.
+async fn lock<D: Backend>(fixture: &SqlFixture<D>, id: MessageId) -> Transaction<'static, D::Db> {
+    let mut tx = fixture.begin().await;
+    let lock = format!("select 1 from {} where message_id = {} for update", D::TABLE, D::literal(id));
+    D::run(&mut tx, lock).await.unwrap();
+    tx
+}
+
+/// The answers to settlements of these messages that are not `Applied`.
+async fn unsettled<D: Dialect>(
+    store: &SqlStore<D>,
+    outcome: Outcome,
+    messages: &[Message],
+) -> Vec<(MessageId, Settled)> {
+    let settlements: Vec<_> =
+        messages.iter().map(|message| Settlement::new(message.lease(), outcome.clone())).collect();
+    let settled = store.settle(&settlements).await.unwrap().settled;
+    let ids = messages.iter().map(|message| message.id);
+    ids.zip(settled).filter(|(_, answer)| *answer != Settled::Applied).collect()
+}
+
+/// What another session has locked is told; the others of the batch are settled, renewed and reaped.
+async fn holds_up_no_others<D: Backend>(renewed: Settled) {
+    let fixture = SqlFixture::<D>::create().await;
+    let store = &fixture.store;
+    let messages: Vec<NewMessage> = (0..8).map(|_| NewMessage::bytes("t", "x").build().unwrap()).collect();
+    store.enqueue(&messages).await.unwrap();
+    let claimed = store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
+    let tx = lock(&fixture, claimed[1].id).await;
+    let locked = [(claimed[1].id, Settled::Locked)];
+    assert_eq!(unsettled(store, Outcome::Ack, &claimed[..4]).await, locked);
+    let fail = Outcome::Fail { failure: Failure::permanent("no") };
+    assert_eq!(unsettled(store, fail, &[claimed[1].clone(), claimed[4].clone()]).await, locked);
+    let held = [claimed[1].lease(), claimed[5].lease()];
+    assert_eq!(store.renew(&held, MINUTE).await.unwrap(), [renewed, Settled::Applied]);
+    fixture.rollback(tx).await;
+    assert_eq!(unsettled(store, Outcome::Ack, &claimed[1..2]).await, []);
+
+    fixture.advance(2 * MINUTE).await;
+    let tx = lock(&fixture, claimed[6].id).await;
+    assert_eq!(store.reap(10).await.unwrap().ready, 2, "all but the locked one");
+    fixture.rollback(tx).await;
+    assert_eq!(store.reap(10).await.unwrap().ready, 1);
+    fixture.destroy().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_message_holds_up_no_others() {
+async fn slow_a_locked_message_holds_up_no_others_on_postgres() {
+    if PgFixture::available() {
+        // There a renewal needs the lease only.
+        holds_up_no_others::<Postgres>(Settled::Applied).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_locked_message_holds_up_no_others_on_mysql() {
+    if MySqlFixture::available() {
+        holds_up_no_others::<MySql>(Settled::Locked).await;
+    }
+}
+
+/// A message that is a step of a locked join is told like a locked one, and is counted once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_locked_join_holds_up_no_others() {
     if !PgFixture::available() {
         return;
     }
     let fixture = PgFixture::create().await;
     let store = &fixture.store;
-    let messages: Vec<NewMessage> = (0..8).map(|_| NewMessage::bytes("t", "x").build().unwrap()).collect();
+    let messages: Vec<NewMessage> = (0..4).map(|_| NewMessage::bytes("t", "x").build().unwrap()).collect();
     store.enqueue(&messages).await.unwrap();
-    let (step, locked) = (messages[2].id(), messages[5].id());
+    let step = messages[2].id();
     let mut tx = fixture.begin().await;
     let join = NewJoin::expecting(2).build().unwrap();
     store.start_join(&mut tx, &join).await.unwrap();
@@ -165,37 +228,18 @@ async fn a_locked_message_holds_up_no_others() {
     let claimed = store.claim(&ClaimRequest::new(WorkerId::new("w").unwrap())).await.unwrap();
 
     let mut tx = fixture.begin().await;
-    let lock = format!("select from outbox where message_id = '{locked}' for update");
-    Postgres::run(&mut tx, format!("{lock}; select from outbox_join for update")).await.unwrap();
-    let answers = async |outcome: Outcome, messages: &[Message]| {
-        let settlements: Vec<_> =
-            messages.iter().map(|message| Settlement::new(message.lease(), outcome.clone())).collect();
-        let settled = store.settle(&settlements).await.unwrap().settled;
-        let ids = messages.iter().map(|message| message.id);
-        ids.zip(settled).filter(|(_, answer)| *answer != Settled::Applied).collect::<Vec<_>>()
-    };
-    assert_eq!(answers(Outcome::Ack, &claimed[..4]).await, [(step, Settled::Locked)]);
-    let fail = Outcome::Fail { failure: Failure::permanent("no") };
-    assert_eq!(answers(fail, &claimed[4..]).await, [(locked, Settled::Locked)]);
-    let lasting = Duration::from_secs(60);
-    let held = [claimed[2].lease(), claimed[5].lease()];
-    assert_eq!(store.renew(&held, lasting).await.unwrap(), [Settled::Applied; 2], "they are still held");
+    Postgres::run(&mut tx, "select from outbox_join for update".to_owned()).await.unwrap();
+    assert_eq!(unsettled(store, Outcome::Ack, &claimed).await, [(step, Settled::Locked)]);
     fixture.rollback(tx).await;
-
-    let rest = [claimed[2].clone(), claimed[5].clone()];
-    assert_eq!(answers(Outcome::Ack, &rest).await, []);
+    assert_eq!(unsettled(store, Outcome::Ack, &claimed[2..3]).await, []);
     let joins = fixture.texts("select completed_steps::text from outbox_join").await;
     assert_eq!(joins, ["1"], "counted once");
     fixture.destroy().await;
 }
 
 /// An outbox delivers everything else while another session keeps one of its messages locked, and that one once it is free; each once.
-#[tokio::test]
-async fn an_outbox_goes_on_beside_a_locked_message() {
-    if !PgFixture::available() {
-        return;
-    }
-    let fixture = PgFixture::create().await;
+async fn outbox_goes_on<D: Backend>() {
+    let fixture = SqlFixture::<D>::create().await;
     let logs = Logs::default();
     let _listening = tracing::subscriber::set_default(logs.clone());
     let messages: Vec<NewMessage> = (0..40).map(|_| NewMessage::bytes("t", "x").build().unwrap()).collect();
@@ -203,10 +247,12 @@ async fn an_outbox_goes_on_beside_a_locked_message() {
     let gate = Arc::new(Semaphore::new(0));
     let mut settings = Settings::default();
     (settings.workers, settings.reap) = (40, Schedule::off());
-    let entering = Arc::clone(&gate);
+    let (running, entering) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&gate));
+    let counting = Arc::clone(&running);
     let outbox = Outbox::builder(fixture.store.clone())
         .settings(settings)
         .on_topic("t", move |_: Message| {
+            counting.fetch_add(1, Ordering::Relaxed);
             let entering = Arc::clone(&entering);
             async move {
                 entering.acquire().await.unwrap().forget();
@@ -217,33 +263,42 @@ async fn an_outbox_goes_on_beside_a_locked_message() {
         .await
         .unwrap();
     let shutdown = Shutdown::new();
-    let running = tokio::spawn(outbox.run(shutdown.clone()));
-    let leased = async || {
-        fixture
-            .texts("select coalesce(sum(upper(i) - lower(i)), 0)::text from outbox_lease, unnest(items) i")
-            .await
-    };
-    until("all are leased", async || leased().await == ["40"]).await;
-    let mut tx = fixture.begin().await;
-    let lock = format!("select from outbox where message_id = '{}' for update", messages[7].id());
-    Postgres::run(&mut tx, lock).await.unwrap();
+    let run = tokio::spawn(outbox.run(shutdown.clone()));
+    until("all are running", async || running.load(Ordering::Relaxed) == 40).await;
+    let tx = lock(&fixture, messages[7].id()).await;
     gate.add_permits(40);
 
-    let done = async || fixture.texts("select count(*)::text from outbox where state = 2").await;
-    until("the others are done", async || done().await == ["39"]).await;
+    let done = async || fixture.store.stats().await.unwrap().done.value;
+    until("the others are done", async || done().await == 39).await;
     until("the lock is logged", async || !logs.events(LOCKED).is_empty()).await;
     fixture.rollback(tx).await;
-    until("all are done", async || done().await == ["40"]).await;
+    until("all are done", async || done().await == 40).await;
     shutdown.begin();
-    running.await.unwrap().unwrap();
+    run.await.unwrap().unwrap();
     let lines = logs.events(LOCKED);
     assert_eq!(lines.len(), 1, "one line for one message: {lines:?}");
     assert_eq!(lines[0].field("message_id"), messages[7].id().to_string());
-    assert_eq!(fixture.texts("select distinct attempts || ' ' || lease_losses from outbox").await, ["0 0"]);
-    assert_eq!(gate.available_permits(), 0, "each was handled once");
+    let counts = format!("select distinct concat(attempts, ' ', lease_losses) from {}", D::TABLE);
+    assert_eq!(fixture.texts(&counts).await, ["0 0"]);
+    assert_eq!((running.load(Ordering::Relaxed), gate.available_permits()), (40, 0), "each was handled once");
     fixture.destroy().await;
 }
 
+#[tokio::test]
+async fn slow_an_outbox_goes_on_beside_a_locked_message_on_postgres() {
+    if PgFixture::available() {
+        outbox_goes_on::<Postgres>().await;
+    }
+}
+
+#[tokio::test]
+async fn slow_an_outbox_goes_on_beside_a_locked_message_on_mysql() {
+    if MySqlFixture::available() {
+        outbox_goes_on::<MySql>().await;
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
 const LOCKED: &str = "message is locked by another session, its settlement waits";
 
 /// Waits until something is so.

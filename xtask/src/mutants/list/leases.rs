@@ -1,4 +1,4 @@
-//! Mutants of PostgreSQL's leases and cursors. Nothing but the list.
+//! Mutants of leases and cursors, most of them PostgreSQL's. Nothing but the list.
 
 use super::{Mutant, Program};
 
@@ -385,10 +385,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "settle-waits-postgres",
         why: "a session that has locked one message holds up the outcomes of all others",
         file: "crates/sqlx/src/postgres.rs",
-        original: "const PASSES_LOCKED: bool = true;",
-        mutated: "const PASSES_LOCKED: bool = false;",
+        original: "const PASSING: Passing = Passing::Itself;",
+        mutated: "const PASSING: Passing = Passing::Never;",
         program: Program::Stores,
-        killers: "test(=locks::a_locked_message_holds_up_no_others)",
+        killers: "test(=locks::slow_a_locked_message_holds_up_no_others_on_postgres)",
     },
     Mutant {
         name: "settle-waits-for-joins-postgres",
@@ -397,7 +397,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         original: "where w.join_id <> all(v_free));",
         mutated: "where false);",
         program: Program::Stores,
-        killers: "test(=locks::a_locked_message_holds_up_no_others)",
+        killers: "test(=locks::slow_a_locked_join_holds_up_no_others)",
     },
     Mutant {
         name: "settle-forgets-locked",
@@ -406,6 +406,24 @@ pub(super) const MUTANTS: &[Mutant] = &[
         original: "            self.locked.push((Instant::now() + pause, lease));\n",
         mutated: "            let _ = pause;\n",
         program: Program::Stores,
-        killers: "test(=locks::an_outbox_goes_on_beside_a_locked_message)",
+        killers: "test(=locks::slow_an_outbox_goes_on_beside_a_locked_message_on_postgres)",
+    },
+    Mutant {
+        name: "settle-waits-mysql",
+        why: "a session that has locked one message holds up outcomes and renewals of all others",
+        file: "crates/sqlx/src/mysql.rs",
+        original: "const PASSING: Passing = Passing::ByLooking;",
+        mutated: "const PASSING: Passing = Passing::Never;",
+        program: Program::Stores,
+        killers: "test(=locks::slow_a_locked_message_holds_up_no_others_on_mysql)",
+    },
+    Mutant {
+        name: "reap-waits-mysql",
+        why: "a session that has locked one message keeps all others from being reaped",
+        file: "crates/sqlx/sql/mysql/routines/reap.sql",
+        original: "        for update skip locked\n    ) free;",
+        mutated: "    ) free;",
+        program: Program::Stores,
+        killers: "test(=locks::slow_a_locked_message_holds_up_no_others_on_mysql)",
     },
 ];

@@ -1,3 +1,6 @@
--- Answers with the row unless somebody keeps it locked.
--- seq
-select seq from /*:*/outbox force index (primary) where seq = ? for update skip locked
+-- Those of these messages that no other session keeps locked.
+-- seqs as a JSON array
+select o.seq
+from json_table(?, '$[*]' columns (seq bigint path '$')) s
+straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
+for update skip locked

@@ -28,6 +28,14 @@ begin
         order by expires_at, seq
         limit p_limit
     ) over_age;
+    -- What another session has locked waits for the next time.
+    select json_arrayagg(seq) into v_seqs from (
+        select o.seq
+        from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
+        straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
+        where o.state = 0 and o.expires_at <= v_now
+        for update skip locked
+    ) free;
 
     update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
     straight_join /*:*/outbox o force index (primary) on o.seq = s.seq

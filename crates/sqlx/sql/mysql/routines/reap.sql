@@ -28,6 +28,14 @@ begin
         order by leased_until, seq
         limit p_limit
     ) lost;
+    -- What another session has locked waits for the next time.
+    select json_arrayagg(seq) into v_seqs from (
+        select o.seq
+        from json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
+        straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
+        where o.state = 1 and o.leased_until < v_now
+        for update skip locked
+    ) free;
 
     update json_table(v_seqs, '$[*]' columns (seq bigint path '$')) s
     straight_join /*:*/outbox o force index (primary) on o.seq = s.seq
