@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Tenants(commands::tenants::Args),
     /// Create or update the tables, or print the SQL that does
     Migrate(commands::migrate::Args),
+    /// Print the SQL that gives database roles their rights
+    Grants(commands::grants::Args),
     /// How many messages are ready, scheduled, parked, leased, done and dead
     Status(commands::status::Args),
     /// Watch the queue: counts, how fast they change, and how old the oldest message is

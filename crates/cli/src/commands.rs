@@ -4,6 +4,7 @@ pub(crate) mod bury;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
+pub(crate) mod grants;
 pub(crate) mod joins;
 pub(crate) mod list;
 pub(crate) mod migrate;

@@ -45,6 +45,7 @@ async fn main() -> ExitCode {
         Command::Relay(args) => relay::run(args, &output).await,
         Command::Tenants(args) => commands::tenants::run(args, &output).await,
         Command::Migrate(args) => commands::migrate::run(args, &output).await,
+        Command::Grants(args) => commands::grants::run(&args, &output),
         Command::Status(args) => commands::status::run(args, &output).await,
         Command::Top(args) => commands::top::run(args, &output).await,
         Command::List(args) => commands::list::run(args, &output).await,

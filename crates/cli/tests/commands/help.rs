@@ -3,12 +3,13 @@
 use crate::support::{golden, posthaste};
 
 /// Every command of this list has a file; a command that is not in it fails the test below.
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "bury",
     "completions",
     "demo",
     "doctor",
     "enqueue",
+    "grants",
     "joins",
     "list",
     "migrate",

@@ -10,6 +10,7 @@ mod support;
 mod change;
 mod doctor;
 mod enqueue;
+mod grants;
 mod help;
 mod hostile;
 mod joins;
