@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use posthaste_core::{
@@ -110,6 +111,12 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
     /// Where the database is, without any secret.
     #[doc(hidden)]
     fn endpoint(options: &ConnectOptions<Self>) -> String;
+    /// The file on this machine that has the database, if it is one that can be replaced while connections have it open.
+    #[doc(hidden)]
+    fn file(options: &ConnectOptions<Self>) -> Option<PathBuf> {
+        let _ = options;
+        None
+    }
     /// A stable identity of the database, from the result of `identity.sql`; `None` if it has none.
     #[doc(hidden)]
     fn place(answer: String) -> io::Result<Option<String>> {

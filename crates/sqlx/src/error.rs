@@ -2,11 +2,13 @@
 //!
 //! The database's own message is kept in the text, its details are not: they quote rows.
 
+use std::io;
 use std::time::Duration;
 
 use posthaste_core::{Error, ErrorKind};
 use sqlx_core::Error as SqlxError;
-use sqlx_core::error::DatabaseError;
+
+use crate::dialect::Dialect;
 
 /// A dialect's classification of an error of its database.
 pub(crate) struct Verdict {
@@ -34,18 +36,12 @@ impl Verdict {
 }
 
 /// Our error for one of the driver's.
-pub(crate) fn wrap(
-    operation: &'static str,
-    endpoint: &str,
-    judge: fn(&dyn DatabaseError) -> Verdict,
-    source: SqlxError,
-) -> Error {
+pub(crate) fn wrap<D: Dialect>(operation: &'static str, endpoint: &str, source: SqlxError) -> Error {
     let (Verdict { kind, remedy }, text) = match &source {
-        SqlxError::Database(error) => (judge(error.as_ref()), error.message().to_owned()),
-        SqlxError::Io(error) => (
-            Verdict::new(ErrorKind::Unavailable).or("check that the server runs and can be reached"),
-            error.to_string(),
-        ),
+        SqlxError::Database(error) => (D::judge(error.as_ref()), error.message().to_owned()),
+        SqlxError::Io(error) => {
+            (Verdict::new(ErrorKind::Unavailable).or(io_remedy::<D>(error)), error.to_string())
+        }
         SqlxError::Tls(error) => (
             Verdict::new(ErrorKind::Unavailable).or(
                 "check the certificate, the host's name and sslmode, and that one of sqlx's tls features is turned on",
@@ -75,6 +71,18 @@ pub(crate) fn wrap(
     match remedy {
         Some(remedy) => error.with_remedy(remedy),
         None => error,
+    }
+}
+
+/// What to do about a server that cannot be reached, or a file that cannot be used.
+fn io_remedy<D: Dialect>(error: &io::Error) -> &'static str {
+    match error.kind() {
+        _ if D::IS_REMOTE => "check that the server runs and can be reached",
+        io::ErrorKind::NotFound => {
+            "put the file back, or another one in its place without -wal and -shm files of the old one: a store with a pool of \
+             its own then opens it"
+        }
+        _ => "check the file, its folder and its disk",
     }
 }
 

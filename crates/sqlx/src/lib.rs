@@ -19,6 +19,7 @@ mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod naming;
+mod open_file;
 mod options;
 mod pools;
 #[cfg(feature = "postgres")]

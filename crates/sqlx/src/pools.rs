@@ -17,10 +17,12 @@ use tokio::runtime::Handle;
 use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use tracing::warn;
 
 use crate::dialect::{ConnectOptions, Connection, Dialect};
 use crate::link::{Link, Silences};
 use crate::listen::{Bell, Listener};
+use crate::open_file::{Fate, OpenFile};
 use crate::options::StoreOptions;
 
 /// How long a rest waits for connections that are on their way back to their pool, or in use.
@@ -110,6 +112,8 @@ struct Inside<D: Dialect> {
     users: Option<Pool<D::Db>>,
     /// When the connections were last replaced because one was silent.
     replaced: Option<Instant>,
+    /// The file that the connections have open, if the database is a file.
+    file: Option<OpenFile>,
     /// Whether the server has ever answered these pools.
     reached: Arc<AtomicBool>,
     listener: Option<Listener<D>>,
@@ -150,6 +154,7 @@ impl<D: Dialect> Pools<D> {
             ours: None,
             users: None,
             replaced: None,
+            file: None,
             reached: Arc::default(),
             listener: None,
         };
@@ -188,7 +193,7 @@ impl<D: Dialect> Pools<D> {
     /// A connection for a statement of ours.
     pub(crate) async fn acquire(&self) -> Result<Link<D>, SqlxError> {
         loop {
-            let (pool, reached) = self.current(Whose::Ours);
+            let (pool, reached) = self.current(Whose::Ours)?;
             let outcome = pool.acquire().await.map(|connection| Link::new(connection, self.silences.clone()));
             if let Some(answer) = self.judge(&reached, outcome) {
                 return answer;
@@ -202,7 +207,7 @@ impl<D: Dialect> Pools<D> {
         statement: &'static str,
     ) -> Result<Transaction<'static, D::Db>, SqlxError> {
         loop {
-            let (pool, reached) = self.current(Whose::Users);
+            let (pool, reached) = self.current(Whose::Users)?;
             let outcome = pool.begin_with(statement).await;
             if let Some(answer) = self.judge(&reached, outcome) {
                 return answer;
@@ -210,15 +215,36 @@ impl<D: Dialect> Pools<D> {
         }
     }
 
-    fn current(&self, whose: Whose) -> (Pool<D::Db>, Arc<AtomicBool>) {
+    fn current(&self, whose: Whose) -> Result<(Pool<D::Db>, Arc<AtomicBool>), SqlxError> {
         let mut inside = self.lock();
-        (inside.pool(whose), Arc::clone(&inside.reached))
+        self.check_file(&mut inside).map_err(SqlxError::Io)?;
+        Ok((inside.pool(whose), Arc::clone(&inside.reached)))
+    }
+
+    /// Replaces the connections if another file has taken the place of the one that they have open. Fails while there is none.
+    fn check_file(&self, inside: &mut Inside<D>) -> io::Result<()> {
+        let Some(file) = &mut inside.file else { return Ok(()) };
+        match file.look(Instant::now()) {
+            Fate::Same => Ok(()),
+            Fate::Gone => Err(file.error("moved or deleted")),
+            Fate::Mixed => Err(file.error("replaced, but not its files -wal and -shm,")),
+            Fate::Replaced if matches!(inside.origin, Origin::Given { .. }) => Err(file.error("replaced")),
+            Fate::Replaced => {
+                warn!(file = %file.path().display(), "the database file was replaced, opening the new one");
+                let listener = inside.listener.take();
+                drop(self.retire(inside, listener));
+                Ok(())
+            }
+        }
     }
 
     /// The answer to a caller; `None` if the pool was replaced meanwhile and the caller should try the new one.
     fn judge<T>(&self, reached: &AtomicBool, outcome: Result<T, SqlxError>) -> Option<Result<T, SqlxError>> {
         match outcome {
-            Ok(_) => reached.store(true, Ordering::Relaxed),
+            Ok(_) => {
+                reached.store(true, Ordering::Relaxed);
+                self.lock().note_file();
+            }
             Err(SqlxError::PoolClosed) if !self.lock().is_closed() => return None,
             // The pool goes on trying while connections are refused, and in the end does not say so.
             Err(SqlxError::PoolTimedOut) if !reached.load(Ordering::Relaxed) => {
@@ -283,6 +309,7 @@ impl<D: Dialect> Pools<D> {
     fn retire(&self, inside: &mut Inside<D>, listener: Option<Listener<D>>) -> Option<JoinHandle<()>> {
         let pools = [inside.ours.take(), inside.users.take()];
         inside.reached = Arc::default();
+        inside.file = None;
         if pools.iter().all(Option::is_none) && listener.is_none() {
             return None;
         }
@@ -372,6 +399,17 @@ impl<D: Dialect> Inside<D> {
             }
         };
         place.get_or_insert_with(make).clone()
+    }
+
+    /// Remembers which file the first connection has opened.
+    fn note_file(&mut self) {
+        if self.file.is_none() {
+            self.file = match &self.origin {
+                Origin::Made(recipe) => D::file(&recipe.connect),
+                Origin::Given { pool, .. } => D::file(&pool.connect_options()),
+            }
+            .and_then(|path| OpenFile::new(path, Instant::now()));
+        }
     }
 
     /// Whether it is closed for good.

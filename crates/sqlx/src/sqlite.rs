@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use posthaste_core::{
@@ -32,6 +32,7 @@ use crate::holder;
 use crate::json;
 use crate::migrate::Script;
 use crate::naming::Naming;
+use crate::open_file;
 use crate::options::StoreOptions;
 use crate::pools::Whose;
 use crate::row::{columns, id_of, read};
@@ -136,18 +137,12 @@ impl Dialect for Sqlite {
 
     /// The answer is the file's path; one file may have many.
     fn place(file: String) -> io::Result<Option<String>> {
-        if file.is_empty() {
-            return Ok(None);
-        }
-        #[cfg(unix)]
-        let place = {
-            use std::os::unix::fs::MetadataExt as _;
-            let file = std::fs::metadata(file)?;
-            format!("{} {}", file.dev(), file.ino())
-        };
-        #[cfg(not(unix))]
-        let place = std::fs::canonicalize(file)?.display().to_string();
-        Ok(Some(place))
+        if file.is_empty() { Ok(None) } else { open_file::id_of(Path::new(&file)).map(Some) }
+    }
+
+    fn file(options: &SqliteConnectOptions) -> Option<PathBuf> {
+        // As SQLite does when it opens the file: a later change of the current folder does not matter.
+        std::path::absolute(options.get_filename()).ok()
     }
 
     fn own_connections(

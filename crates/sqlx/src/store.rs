@@ -283,7 +283,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     pub(crate) fn wrap(&self, operation: &'static str, error: SqlxError) -> Error {
-        wrap(operation, &self.0.endpoint, D::judge, error)
+        wrap::<D>(operation, &self.0.endpoint, error)
     }
 
     pub(crate) async fn acquire(&self, operation: &'static str) -> Result<Link<D>> {

@@ -1,5 +1,6 @@
 //! Checks for SQLite and its file.
 
+use std::io;
 use std::path::Path;
 
 use posthaste_core::{Finding, Severity};
@@ -79,6 +80,11 @@ pub(crate) fn file(file: &Path) -> Finding {
                 return Found::bad(Severity::Danger, format!("{what} cannot be written"), remedy).of("file");
             }
             Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let remedy = "put it back, or another one in its place: what is stored now is lost when the connections close";
+                return Found::bad(Severity::Danger, format!("{what} was moved or deleted"), remedy)
+                    .of("file");
+            }
             Err(error) => {
                 let remedy = "check where the file is, and the rights of its folder";
                 let found = format!("{what} cannot be looked at: {}", error.kind());
@@ -113,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_no_all_clear() {
-        assert_eq!(file(Path::new("no such folder/outbox.db")).severity, Severity::Notice);
+    fn a_file_that_is_not_there_is_a_danger() {
+        assert_eq!(file(Path::new("no such folder/outbox.db")).severity, Severity::Danger);
     }
 }

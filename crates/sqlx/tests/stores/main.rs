@@ -19,6 +19,7 @@ mod leases;
 mod locks;
 mod plans;
 mod refusals;
+mod replaced;
 mod roles;
 mod round_trips;
 mod schema;
