@@ -5,8 +5,8 @@ update /*:*/outbox_join as j
 set attached_steps = j.attached_steps + c.new,
     completed_steps = j.completed_steps + c.completed,
     failed_steps = j.failed_steps + c.failed,
-    updated_at = case when c.completed + c.failed > 0 then cast(unixepoch('subsec') * 1000000 as integer) else j.updated_at end,
-    ended_at = case when j.completed_steps + j.failed_steps + c.completed + c.failed >= j.expected_steps then cast(unixepoch('subsec') * 1000000 as integer) end,
+    updated_at = case when c.completed + c.failed > 0 then cast((julianday('now') - 2440587.5) * 86400000000 as integer) else j.updated_at end,
+    ended_at = case when j.completed_steps + j.failed_steps + c.completed + c.failed >= j.expected_steps then cast((julianday('now') - 2440587.5) * 86400000000 as integer) end,
     status = case when j.completed_steps + j.failed_steps + c.completed + c.failed < j.expected_steps then 0
                   when j.failed_steps + c.failed > 0 then 2
                   else 1 end
@@ -26,7 +26,7 @@ returning 0, null, (
 
 -- Only if the join has taken them.
 insert into /*:*/outbox_join_member (join_id, message_id, status, created_at, updated_at)
-select ?1, o.message_id, case o.state when 2 then 1 when 3 then 2 else 0 end, cast(unixepoch('subsec') * 1000000 as integer), cast(unixepoch('subsec') * 1000000 as integer)
+select ?1, o.message_id, case o.state when 2 then 1 when 3 then 2 else 0 end, cast((julianday('now') - 2440587.5) * 86400000000 as integer), cast((julianday('now') - 2440587.5) * 86400000000 as integer)
 from (select distinct unhex(i.value) as message_id from json_each(?2) i) n
 join /*:*/outbox o on o.message_id = n.message_id
 where changes() > 0
@@ -34,8 +34,8 @@ on conflict do nothing;
 
 -- If the join has ended, what waits for it is due.
 update /*:*/outbox
-set due_at = cast(unixepoch('subsec') * 1000000 as integer)
-where changes() > 0 and state = 0 and due_at > cast(unixepoch('subsec') * 1000000 as integer) and due_at < 9223372036854775807
+set due_at = cast((julianday('now') - 2440587.5) * 86400000000 as integer)
+where changes() > 0 and state = 0 and due_at > cast((julianday('now') - 2440587.5) * 86400000000 as integer) and due_at < 9223372036854775807
   and message_id in (
       select w.message_id from /*:*/outbox_join_wait w join /*:*/outbox_join j on j.join_id = w.join_id
       where w.continued_at is null and j.status <> 0 and w.join_id = ?1);

@@ -7,7 +7,7 @@
 -- is paused is found out once.
 -- ?1 worker, ?2 limit, ?3 lease (µs), ?4 topics (null with ?5 null: all), ?5 beginnings of topics
 with recursive
-clock (now) as (select cast(unixepoch('subsec') * 1000000 as integer)),
+clock (now) as (select cast((julianday('now') - 2440587.5) * 86400000000 as integer)),
 priorities (priority) as (
     select min(priority) from /*:*/outbox where state = 0 and lease_losses = 0
     union all
@@ -57,7 +57,7 @@ clean (seq) as materialized (
 )
 update /*:*/outbox
 set state = 1, epoch = epoch + 1, worker = ?1,
-    leased_until = cast(unixepoch('subsec') * 1000000 as integer) + ?3
+    leased_until = cast((julianday('now') - 2440587.5) * 86400000000 as integer) + ?3
 where seq in (
     select seq from clean
     union all

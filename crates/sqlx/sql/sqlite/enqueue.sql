@@ -8,11 +8,11 @@ insert into /*:*/outbox (
 ) values
 /*rows*/(
     ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-    cast(unixepoch('subsec') * 1000000 as integer),
-    max(cast(unixepoch('subsec') * 1000000 as integer), ? * cast(unixepoch('subsec') * 1000000 as integer) + ?),
-    ? * cast(unixepoch('subsec') * 1000000 as integer) + ?,
+    cast((julianday('now') - 2440587.5) * 86400000000 as integer),
+    max(cast((julianday('now') - 2440587.5) * 86400000000 as integer), ? * cast((julianday('now') - 2440587.5) * 86400000000 as integer) + ?),
+    ? * cast((julianday('now') - 2440587.5) * 86400000000 as integer) + ?,
     ?, ?, ?,
-    cast(unixepoch('subsec') * 1000000 as integer) + ?,
+    cast((julianday('now') - 2440587.5) * 86400000000 as integer) + ?,
     0, 0
 )/*end*/
 on conflict do nothing

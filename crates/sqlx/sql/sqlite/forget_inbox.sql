@@ -4,7 +4,7 @@
 delete from /*:*/outbox_inbox
 where (consumer, source, message_id) in (
     select consumer, source, message_id from /*:*/outbox_inbox
-    where consumer = ?1 and received_at < cast(unixepoch('subsec') * 1000000 as integer) - ?2
+    where consumer = ?1 and received_at < cast((julianday('now') - 2440587.5) * 86400000000 as integer) - ?2
     order by received_at
     limit ?3)
 returning 1

@@ -3,22 +3,25 @@
 -- ?1 settlements: [[seq, epoch, outcome, delay µs, class, error, most attempts, most µs of failing without charge,
 -- handlers that are done], ..], ?2 whether done are kept, ?3 what time it is
 select case when o.seq is null then 2
-            when o.state = 1 and o.epoch = a.value ->> 1 then 0
-            when o.state = 2 and o.epoch = a.value ->> 1 and a.value ->> 2 = 0 then 0
+            when o.state = 1 and o.epoch = json_extract(a.value, '$[1]') then 0
+            when o.state = 2 and o.epoch = json_extract(a.value, '$[1]') and json_extract(a.value, '$[2]') = 0 then 0
             else 1 end
-from json_each(?1) a left join /*:*/outbox o on o.seq = a.value ->> 0
+from json_each(?1) a left join /*:*/outbox o on o.seq = json_extract(a.value, '$[0]')
 order by a.key;
 
 -- What is about to be deleted counts in its joins, and what is about to be deferred may wait for one; only if there are any.
-select o.message_id, case a.value ->> 2 when 0 then 1 else 0 end
+select o.message_id, case json_extract(a.value, '$[2]') when 0 then 1 else 0 end
 from (select 1 where exists (select 1 from /*:*/outbox_join)) g
-cross join json_each(?1) a cross join /*:*/outbox o on o.seq = a.value ->> 0
-where o.state = 1 and o.epoch = a.value ->> 1 and (a.value ->> 2 = 2 or (a.value ->> 2 = 0 and not ?2));
+cross join json_each(?1) a cross join /*:*/outbox o on o.seq = json_extract(a.value, '$[0]')
+where o.state = 1 and o.epoch = json_extract(a.value, '$[1]')
+  and (json_extract(a.value, '$[2]') = 2 or (json_extract(a.value, '$[2]') = 0 and not ?2));
 
 -- `+state`: by their numbers, not by walking all that is leased.
 delete from /*:*/outbox
 where not ?2 and +state = 1
-  and (seq, epoch) in (select a.value ->> 0, a.value ->> 1 from json_each(?1) a where a.value ->> 2 = 0);
+  and (seq, epoch) in (
+      select json_extract(a.value, '$[0]'), json_extract(a.value, '$[1]')
+      from json_each(?1) a where json_extract(a.value, '$[2]') = 0);
 
 update /*:*/outbox as o
 set state = case when s.outcome = 0 then 2
@@ -40,19 +43,21 @@ set state = case when s.outcome = 0 then 2
     last_error = coalesce(s.error, o.last_error),
     handled = coalesce(s.handled, o.handled)
 from (
-    select a.value ->> 0 as seq, a.value ->> 1 as epoch, a.value ->> 2 as outcome, a.value ->> 3 as delay,
-           a.value ->> 4 as class, a.value ->> 5 as error, a.value ->> 6 as max_attempts,
-           a.value ->> 7 as max_age, a.value ->> 8 as handled,
-           a.value ->> 2 = 1 and a.value ->> 4 not in (2, 3) as costs,
-           a.value ->> 2 = 1 and a.value ->> 4 in (2, 3) as free,
+    select json_extract(a.value, '$[0]') as seq, json_extract(a.value, '$[1]') as epoch,
+           json_extract(a.value, '$[2]') as outcome, json_extract(a.value, '$[3]') as delay,
+           json_extract(a.value, '$[4]') as class, json_extract(a.value, '$[5]') as error,
+           json_extract(a.value, '$[6]') as max_attempts, json_extract(a.value, '$[7]') as max_age,
+           json_extract(a.value, '$[8]') as handled,
+           json_extract(a.value, '$[2]') = 1 and json_extract(a.value, '$[4]') not in (2, 3) as costs,
+           json_extract(a.value, '$[2]') = 1 and json_extract(a.value, '$[4]') in (2, 3) as free,
            ?3 as now
     from json_each(?1) a
-    where ?2 or a.value ->> 2 <> 0
+    where ?2 or json_extract(a.value, '$[2]') <> 0
 ) s
 where o.seq = s.seq and o.epoch = s.epoch and +o.state = 1;
 
 -- So does what is done or dead now.
 select o.message_id, case o.state when 2 then 1 else 2 end
 from (select 1 where exists (select 1 from /*:*/outbox_join)) g
-cross join json_each(?1) a cross join /*:*/outbox o on o.seq = a.value ->> 0
-where o.state in (2, 3) and o.epoch = a.value ->> 1
+cross join json_each(?1) a cross join /*:*/outbox o on o.seq = json_extract(a.value, '$[0]')
+where o.state in (2, 3) and o.epoch = json_extract(a.value, '$[1]')

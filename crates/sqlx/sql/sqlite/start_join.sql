@@ -5,6 +5,6 @@ insert into /*:*/outbox_join (
     expires_at, metadata
 )
 select ?1, ?2, 0, ?3, 0, 0, 0, n.now, n.now, case when ?5 then n.now else 0 end + ?6, ?4
-from (select cast(unixepoch('subsec') * 1000000 as integer) as now) n
+from (select cast((julianday('now') - 2440587.5) * 86400000000 as integer) as now) n
 where true
 on conflict do nothing

@@ -2,7 +2,7 @@
 -- more than one at a short one.
 -- ?1 cap
 with recursive
-clock (now) as (select cast(unixepoch('subsec') * 1000000 as integer)),
+clock (now) as (select cast((julianday('now') - 2440587.5) * 86400000000 as integer)),
 priorities (priority) as (
     select min(priority) from /*:*/outbox where state = 0 and lease_losses = 0
     union all

@@ -17,6 +17,7 @@ mod isolation;
 mod languages;
 mod leases;
 mod locks;
+mod old_sqlite;
 mod plans;
 mod refusals;
 mod replaced;

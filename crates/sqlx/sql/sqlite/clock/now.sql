@@ -1,2 +1,2 @@
 -- What time it is, in microseconds since 1970.
-select cast(unixepoch('subsec') * 1000000 as integer)
+select cast((julianday('now') - 2440587.5) * 86400000000 as integer)
