@@ -276,6 +276,13 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         id: MessageId,
     ) -> impl Future<Output = Result<Option<Holder>, SqlxError>> + Send;
 
+    /// Which process writes to the file, where the operating system tells; it is asked when a file is locked.
+    #[doc(hidden)]
+    fn writer(options: &ConnectOptions<Self>) -> Option<Holder> {
+        let _ = options;
+        None
+    }
+
     /// Which of its sessions wait for locks, and for whom, on a connection of its own.
     #[doc(hidden)]
     fn lock_waits(

@@ -35,6 +35,10 @@ impl Verdict {
     }
 }
 
+/// What to do about a file that another connection keeps locked.
+pub(crate) const WRITE_FIRST: &str = "another connection holds the write lock: commit sooner, and begin transactions that will \
+                                      write with BEGIN IMMEDIATE";
+
 /// Our error for one of the driver's.
 pub(crate) fn wrap<D: Dialect>(operation: &'static str, endpoint: &str, source: SqlxError) -> Error {
     let (Verdict { kind, remedy }, text) = match &source {
@@ -47,6 +51,10 @@ pub(crate) fn wrap<D: Dialect>(operation: &'static str, endpoint: &str, source: 
                 "check the certificate, the host's name and sslmode, and that one of sqlx's tls features is turned on",
             ),
             error.to_string(),
+        ),
+        SqlxError::PoolTimedOut if !D::IS_REMOTE => (
+            Verdict::new(ErrorKind::Busy).or(WRITE_FIRST),
+            "the connection to the file did not come free in time: a call that came before waits for a lock".to_owned(),
         ),
         SqlxError::PoolTimedOut => (
             Verdict::new(ErrorKind::Busy)
@@ -84,6 +92,17 @@ fn io_remedy<D: Dialect>(error: &io::Error) -> &'static str {
         }
         _ => "check the file, its folder and its disk",
     }
+}
+
+/// A first connection that did not come about in time.
+pub(crate) fn not_opened<D: Dialect>(endpoint: &str, waited: Duration) -> Error {
+    let (kind, text, remedy) = if D::IS_REMOTE {
+        let remedy = "check the host and the port, and that such a database listens there";
+        (ErrorKind::Unavailable, "nobody answered in time".to_owned(), remedy)
+    } else {
+        (ErrorKind::Busy, format!("the file has been locked for {waited:?}"), WRITE_FIRST)
+    };
+    Error::new(kind, text).during("connect").with_context("database", endpoint).with_remedy(remedy)
 }
 
 /// The server did not answer a call, and said nothing about why.

@@ -72,6 +72,17 @@ impl<D: Dialect> SqlStore<D> {
         answer.map_err(|error| blame(self.wrap(operation, error), holder))
     }
 
+    /// Names the process that keeps a file locked, in an error that came of it.
+    pub(crate) fn name_writer(&self, error: Error) -> Error {
+        if D::IS_REMOTE || error.kind() != ErrorKind::Busy {
+            return error;
+        }
+        match D::writer(&self.connect_options()) {
+            Some(writer) => error.with_context("blocked by", writer),
+            None => error,
+        }
+    }
+
     /// The session that statements of this outbox wait for, from a query that all waiting statements share. Logs each
     /// query that finds one.
     async fn look_for_lock(&self, operation: &'static str) -> Option<Holder> {

@@ -78,9 +78,14 @@ impl OpenFile {
 
 /// Where the write-ahead log of a database is.
 fn wal_of(path: &Path) -> PathBuf {
-    let mut wal = path.as_os_str().to_owned();
-    wal.push("-wal");
-    wal.into()
+    beside(path, "-wal")
+}
+
+/// A file of the same name with something added.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 /// What tells a file apart from all others, by whatever path it is reached.

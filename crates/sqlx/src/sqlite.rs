@@ -26,7 +26,7 @@ use sqlx_sqlite::{
 
 use crate::arg::{Arg, from_micros, span_micros};
 use crate::dialect::{Dialect, answers, sealed, sends};
-use crate::error::Verdict;
+use crate::error::{Verdict, WRITE_FIRST};
 use crate::examine::{self, Check};
 use crate::holder;
 use crate::json;
@@ -52,8 +52,6 @@ pub struct Sqlite;
 
 impl sealed::Sealed for Sqlite {}
 
-const WRITE_FIRST: &str = "another connection holds the write lock: commit sooner, and begin transactions that will write \
-                           with BEGIN IMMEDIATE";
 const NO_FILE: &str = "check the path and the folder's permissions; a missing file is created by SqliteStore::open, or by \
                        ?mode=rwc in the URL";
 
@@ -256,6 +254,10 @@ impl Dialect for Sqlite {
         id: MessageId,
     ) -> Result<Option<Holder>, SqlxError> {
         holder::sqlite::find(options, naming, id).await
+    }
+
+    fn writer(options: &SqliteConnectOptions) -> Option<Holder> {
+        holder::sqlite::writer(options.get_filename())
     }
 
     fn print(script: &Script) -> String {

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::arg::{Arg, micros, span_micros};
 use crate::dialect::{ConnectOptions, Connection, Dialect, Passing, chunks, codes};
-use crate::error::{silent, unknown, unknown_commit, wrap};
+use crate::error::{not_opened, silent, unknown, unknown_commit, wrap};
 use crate::link::Link;
 use crate::locks::{LastLook, LockMet};
 use crate::migrate::Script;
@@ -134,12 +134,8 @@ impl<D: Dialect> SqlStore<D> {
         let connect = store.0.pools.connect_options();
         let first =
             tokio::time::timeout(options.acquire_timeout, Connection::<D>::connect_with(&connect)).await;
-        let first = first.map_err(|_| {
-            Error::new(ErrorKind::Unavailable, "nobody answered in time")
-                .during("connect")
-                .with_context("database", endpoint)
-                .with_remedy("check the host and the port, and that such a database listens there")
-        })?;
+        let first =
+            first.map_err(|_| store.name_writer(not_opened::<D>(endpoint, options.acquire_timeout)))?;
         let first = first.map_err(|error| store.wrap("connect", error))?;
         first.close().await.map_err(|error| store.wrap("connect", error))?;
         store.0.pools.was_reached();
@@ -283,7 +279,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     pub(crate) fn wrap(&self, operation: &'static str, error: SqlxError) -> Error {
-        wrap::<D>(operation, &self.0.endpoint, error)
+        self.name_writer(wrap::<D>(operation, &self.0.endpoint, error))
     }
 
     pub(crate) async fn acquire(&self, operation: &'static str) -> Result<Link<D>> {

@@ -18,6 +18,7 @@ mod languages;
 mod leases;
 mod locks;
 mod old_sqlite;
+mod one_file;
 mod plans;
 mod refusals;
 mod replaced;

@@ -1,12 +1,12 @@
 //! Failures outside of posthaste: each gets an error that names the cause and the remedy, and no secret.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_core::{
-    ClaimRequest, Error, ErrorKind, Lease, NewMessage, Outcome, Settled, Settlement, Store, WorkItemId,
-    WorkerId,
+    ClaimRequest, Error, ErrorKind, Lease, NewMessage, Outcome, Settled, Settlement, Store, StoreAdmin as _,
+    WorkItemId, WorkerId,
 };
-use posthaste_sqlx::{MySqlStore, PgStore, SqliteStore, StoreOptions};
+use posthaste_sqlx::{MySqlStore, PgStore, Sqlite, SqliteStore, StoreOptions};
 use posthaste_testkit::Fixture;
 
 use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, unique, url_of};
@@ -151,17 +151,71 @@ async fn impossible_settings() {
 async fn a_long_write_lock() {
     let fixture = SqliteFixture::create().await;
     let mut holder = fixture.users.acquire().await.unwrap();
-    posthaste_sqlx::Sqlite::run(&mut holder, "begin immediate".to_owned()).await.unwrap();
-    posthaste_sqlx::Sqlite::run(
-        &mut fixture.store.pool().acquire().await.unwrap(),
-        "pragma busy_timeout = 50".to_owned(),
-    )
-    .await
-    .unwrap();
+    Sqlite::run(&mut holder, "begin immediate".to_owned()).await.unwrap();
+    Sqlite::run(&mut fixture.store.pool().acquire().await.unwrap(), "pragma busy_timeout = 50".to_owned())
+        .await
+        .unwrap();
     let message = NewMessage::bytes("t", "x").build().unwrap();
     let error = says(fixture.store.enqueue(&[message]).await, ErrorKind::Busy, &["write lock"]);
     assert!(error.is_transient());
-    posthaste_sqlx::Sqlite::run(&mut holder, "rollback".to_owned()).await.unwrap();
+    names_this_process(&error);
+    Sqlite::run(&mut holder, "rollback".to_owned()).await.unwrap();
+    drop(holder);
+    fixture.destroy().await;
+}
+
+/// Linux tells which process has a file locked.
+fn names_this_process(error: &Error) {
+    if cfg!(target_os = "linux") {
+        let writer = error.context().find(|(name, _)| *name == "blocked by").expect("a process").1;
+        assert!(writer.starts_with(&format!("process {}", std::process::id())), "{error}");
+    }
+}
+
+/// A call behind one that waits for the write lock: not more connections would help, but an end of what holds the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_behind_one_that_waits_for_the_write_lock() {
+    let fixture = SqliteFixture::create().await;
+    let options = StoreOptions::new().acquire_timeout(Duration::from_secs(1));
+    let store = SqliteStore::connect_with(&fixture.url, &options).await.unwrap();
+    let mut holder = fixture.users.acquire().await.unwrap();
+    Sqlite::run(&mut holder, "begin immediate".to_owned()).await.unwrap();
+    let first = tokio::spawn({
+        let store = store.clone();
+        async move { store.enqueue(&[NewMessage::bytes("t", "x").build().unwrap()]).await }
+    });
+    let begin = Instant::now();
+    let refused = loop {
+        // Until the other call has the one connection, this one is answered.
+        match store.stats().await {
+            Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60), "nothing waits"),
+            refused => break refused,
+        }
+    };
+    let error = says(refused, ErrorKind::Busy, &["waits for a lock", "write lock"]);
+    assert!(!error.to_string().contains("max_connections"), "{error}");
+    names_this_process(&error);
+    Sqlite::run(&mut holder, "rollback".to_owned()).await.unwrap();
+    first.await.unwrap().unwrap();
+    drop(holder);
+    store.close().await;
+    fixture.destroy().await;
+}
+
+/// A file that another program has to itself cannot be opened, and it has neither a host nor a port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_another_connection_has_to_itself() {
+    let fixture = SqliteFixture::bare().await;
+    fixture.store.close().await;
+    let mut holder = fixture.users.acquire().await.unwrap();
+    let exclusive = "pragma locking_mode = exclusive; pragma journal_mode = delete; begin exclusive";
+    Sqlite::run(&mut holder, exclusive.to_owned()).await.unwrap();
+    let options = StoreOptions::new().acquire_timeout(Duration::from_secs(1));
+    let opened = SqliteStore::connect_with(&fixture.url, &options).await;
+    let error = says(opened, ErrorKind::Busy, &["the file has been locked for 1s", "write lock"]);
+    assert!(!error.to_string().contains("host"), "{error}");
+    names_this_process(&error);
+    Sqlite::run(&mut holder, "rollback; pragma locking_mode = normal".to_owned()).await.unwrap();
     drop(holder);
     fixture.destroy().await;
 }
