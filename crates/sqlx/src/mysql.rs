@@ -60,7 +60,7 @@ impl Dialect for MySql {
     const FILES: Files = files!(
         "mysql",
         shortcuts: None,
-        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing", "0010_cursor"],
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing", "0010_cursor", "0011_waiting"],
         routines: [
             "enqueue", "claim", "wake_waits", "count_steps", "uncount_steps", "settle", "ack", "abandon", "defer",
             "release", "fail", "renew", "reap", "expire", "hasten", "park", "over", "list", "select", "stats", "topics", "turn",

@@ -90,7 +90,7 @@ impl Dialect for Postgres {
             leased: include_str!("../sql/postgres/shortcuts/leased.sql"),
             ack: include_str!("../sql/postgres/shortcuts/ack.sql"),
         }),
-        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing", "0010_cursor"],
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing", "0010_cursor", "0011_waiting"],
         routines: ["check", "lease", "cursor", "claim", "joins", "settle", "keep", "choose", "publish", "enqueue", "inbox", "pause", "rights"]
     );
     const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];

@@ -73,7 +73,7 @@ impl Dialect for Sqlite {
     const FILES: Files = files!(
         "sqlite",
         shortcuts: None,
-        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing", "0010_cursor"],
+        migrations: ["0001_outbox", "0002_joins", "0003_inbox", "0004_pause", "0005_lease", "0006_walk", "0007_crash", "0008_open", "0009_failing", "0010_cursor", "0011_waiting"],
         routines: []
     );
     const SCHEMES: &'static [&'static str] = &["sqlite"];

@@ -324,7 +324,9 @@ macro_rules! store_suite {
                 every_death_blocks,
                 skip_goes_on,
                 the_dead_ones_policy_decides,
-                a_death_holds_back_only_what_is_behind_it;
+                a_death_holds_back_only_what_is_behind_it,
+                what_waits_may_die_and_come_back,
+                a_requeued_one_is_in_front_again;
             outage:
                 an_outage_has_a_beginning,
                 a_pause_is_no_break,

@@ -22,7 +22,7 @@ where join_id in (
 returning null, join_id, status, expected_steps, completed_steps, failed_steps;
 
 update /*:*/outbox
-set state = 3, done_at = ?2, error_class = 6, last_error = 'expired',
+set state = 3, waiting = 0, done_at = ?2, error_class = 6, last_error = 'expired',
     due_at = case when due_at = 9223372036854775807 then ?2 else due_at end
 where seq in (
     select seq from /*:*/outbox

@@ -3,34 +3,56 @@
 -- ?1 cap
 with recursive
 clock (now) as (select cast((julianday('now') - 2440587.5) * 86400000000 as integer)),
-priorities (priority) as (
-    select min(priority) from /*:*/outbox where state = 0 and lease_losses = 0
+topics (topic) as (
+    select min(topic) from /*:*/outbox where state = 0 and lease_losses = 0 and waiting = 0
     union all
-    select (select min(o.priority) from /*:*/outbox o
-            where o.state = 0 and o.lease_losses = 0 and o.priority > p.priority)
+    select (select min(o.topic) from /*:*/outbox o
+            where o.state = 0 and o.lease_losses = 0 and o.waiting = 0 and o.topic > t.topic)
+    from topics t where t.topic is not null
+),
+priorities (topic, priority) as (
+    select t.topic, (select min(o.priority) from /*:*/outbox o
+                     where o.state = 0 and o.lease_losses = 0 and o.waiting = 0 and o.topic = t.topic)
+    from topics t where t.topic is not null
+    union all
+    select p.topic, (select min(o.priority) from /*:*/outbox o
+                     where o.state = 0 and o.lease_losses = 0 and o.waiting = 0
+                       and o.topic = p.topic and o.priority > p.priority)
     from priorities p where p.priority is not null
 ),
 ready (due_at) as (
     select o.due_at from clock cross join priorities p cross join /*:*/outbox o indexed by /*+*/outbox_ready
-    where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at <= clock.now
+    where o.state = 0 and o.lease_losses = 0 and o.waiting = 0 and o.topic = p.topic and o.priority = p.priority
+      and o.due_at <= clock.now
     union all
     select o.due_at from clock cross join /*:*/outbox o indexed by /*+*/outbox_suspect
-    where o.state = 0 and o.lease_losses > 0 and o.due_at <= clock.now
+    where o.state = 0 and o.lease_losses > 0 and o.waiting = 0 and o.due_at <= clock.now
+    union all
+    select o.due_at from clock cross join /*:*/outbox o indexed by /*+*/outbox_waiting
+    where o.state = 0 and o.waiting = 1 and o.due_at <= clock.now
 ),
 scheduled (due_at) as (
     select o.due_at from clock cross join priorities p cross join /*:*/outbox o indexed by /*+*/outbox_ready
-    where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority
+    where o.state = 0 and o.lease_losses = 0 and o.waiting = 0 and o.topic = p.topic and o.priority = p.priority
       and o.due_at > clock.now and o.due_at < 9223372036854775807
     union all
     select o.due_at from clock cross join /*:*/outbox o indexed by /*+*/outbox_suspect
-    where o.state = 0 and o.lease_losses > 0 and o.due_at > clock.now and o.due_at < 9223372036854775807
+    where o.state = 0 and o.lease_losses > 0 and o.waiting = 0
+      and o.due_at > clock.now and o.due_at < 9223372036854775807
+    union all
+    select o.due_at from clock cross join /*:*/outbox o indexed by /*+*/outbox_waiting
+    where o.state = 0 and o.waiting = 1 and o.due_at > clock.now and o.due_at < 9223372036854775807
 ),
 parked (due_at) as (
     select o.due_at from priorities p cross join /*:*/outbox o indexed by /*+*/outbox_ready
-    where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority and o.due_at = 9223372036854775807
+    where o.state = 0 and o.lease_losses = 0 and o.waiting = 0 and o.topic = p.topic and o.priority = p.priority
+      and o.due_at = 9223372036854775807
     union all
     select o.due_at from /*:*/outbox o indexed by /*+*/outbox_suspect
-    where o.state = 0 and o.lease_losses > 0 and o.due_at = 9223372036854775807
+    where o.state = 0 and o.lease_losses > 0 and o.waiting = 0 and o.due_at = 9223372036854775807
+    union all
+    select o.due_at from /*:*/outbox o indexed by /*+*/outbox_waiting
+    where o.state = 0 and o.waiting = 1 and o.due_at = 9223372036854775807
 )
 select
     (select count(*) from (select 1 from ready limit ?1)) as ready,
@@ -41,10 +63,13 @@ select
     (select count(*) from (select 1 from /*:*/outbox where state = 3 limit ?1)) as dead,
     (select clock.now - min(first.due_at) from clock, (
         select (select min(o.due_at) from /*:*/outbox o
-                where o.state = 0 and o.lease_losses = 0 and o.priority = p.priority) as due_at
+                where o.state = 0 and o.lease_losses = 0 and o.waiting = 0
+                  and o.topic = p.topic and o.priority = p.priority) as due_at
         from priorities p where p.priority is not null
         union all
-        select min(due_at) from /*:*/outbox where state = 0 and lease_losses > 0
+        select min(due_at) from /*:*/outbox where state = 0 and lease_losses > 0 and waiting = 0
+        union all
+        select min(due_at) from /*:*/outbox where state = 0 and waiting = 1
      ) first
      where first.due_at <= clock.now) as oldest,
     (select count(*) from (

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, unreachable_pub, reason = "tests")]
 
 mod atomicity;
+mod backlogs;
 mod callers;
 mod costs;
 mod crashes;

@@ -16,7 +16,7 @@ use sqlx_core::executor::Executor as _;
 use crate::fixture::{Backend, MySqlFixture, PgFixture, SqlFixture, SqliteFixture, is_committed, unique};
 
 /// The version of the tables that this code makes.
-const VERSION: u32 = 10;
+const VERSION: u32 = 11;
 
 /// What differs between the databases in these tests.
 trait Schema: Backend {

@@ -185,3 +185,40 @@ pub async fn a_death_holds_back_only_what_is_behind_it<F: Fixture>(fixture: &Arc
     store.requeue(&change_of(only(&ids[..1]))).await.unwrap();
     assert_eq!(claim_ids(store, 10).await, ids[..1], "it is ahead of the one that blocks");
 }
+
+/// Promise 5: a message that dies, comes back or is removed while it waits for its turn has it when its turn comes, and so have those
+/// behind it.
+pub async fn what_waits_may_die_and_come_back<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let expiring = draft("topic").key("k").expires_after(HOUR).build().unwrap();
+    let ids = enqueue(store, &[keyed("k"), keyed("k"), expiring, keyed("k")]).await;
+    let first = claim_one(store).await;
+    assert_eq!(store.bury(&change_of(only(&ids[1..2]))).await.unwrap(), ids[1..2]);
+    assert_eq!(store.requeue(&change_of(only(&ids[1..2]))).await.unwrap(), ids[1..2]);
+    fixture.advance(2 * HOUR).await;
+    assert_eq!(store.expire(10).await.unwrap().messages, 1);
+    apply(store, first.lease(), Outcome::Ack).await;
+    for id in [ids[1], ids[3]] {
+        let held = claim_one(store).await;
+        assert_eq!(held.id, id);
+        assert!(claim(store, 10).await.is_empty(), "one at a time");
+        apply(store, held.lease(), Outcome::Ack).await;
+    }
+    assert_eq!(store.requeue(&change_of(only(&ids[2..3]))).await.unwrap(), ids[2..3]);
+    assert_eq!(claim_ids(store, 10).await, ids[2..3]);
+}
+
+/// Promise 5: a requeued message is in front of those that were free without it, and when it dies again, it holds them back.
+pub async fn a_requeued_one_is_in_front_again<F: Fixture>(fixture: &Arc<F>) {
+    let store = fixture.store();
+    let ids = enqueue(store, &[with_policy(OrderPolicy::Block), keyed("k")]).await;
+    assert_eq!(store.bury(&change_of(only(&ids[..1]))).await.unwrap(), ids[..1]);
+    assert_eq!(store.requeue(&change_of(only(&ids[..1]))).await.unwrap(), ids[..1]);
+    let held = claim_one(store).await;
+    assert_eq!(held.id, ids[0]);
+    assert!(claim(store, 10).await.is_empty(), "the other one waits while it is leased");
+    apply(store, held.lease(), fail()).await;
+    assert!(claim(store, 10).await.is_empty(), "and behind a dead one");
+    assert_eq!(store.bury(&change_of(only(&ids[..1]))).await.unwrap(), ids[..1]);
+    assert_eq!(claim_ids(store, 10).await, ids[1..]);
+}
