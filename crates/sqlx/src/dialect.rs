@@ -21,6 +21,7 @@ use sqlx_core::pool::{Pool, PoolOptions};
 use crate::arg::Arg;
 use crate::error::Verdict;
 use crate::examine::Check;
+use crate::interrupt::Interrupt;
 use crate::listen::Bell;
 use crate::migrate::Script;
 use crate::naming::Naming;
@@ -129,6 +130,15 @@ pub trait Dialect: sealed::Sealed + Debug + Copy + Send + Sync + 'static {
         options: ConnectOptions<Self>,
         pool: PoolOptions<Self::Db>,
         statement_timeout: Duration,
+    ) -> (ConnectOptions<Self>, PoolOptions<Self::Db>);
+
+    /// Lets no statement of our own connections run for longer than this.
+    #[doc(hidden)]
+    fn limit_statements(
+        options: ConnectOptions<Self>,
+        pool: PoolOptions<Self::Db>,
+        timeout: Duration,
+        interrupt: &Interrupt,
     ) -> (ConnectOptions<Self>, PoolOptions<Self::Db>);
 
     /// The settings of connections on which the store opens transactions for a user: the user's own, and only as much

@@ -10,6 +10,10 @@ use sqlx_core::Error as SqlxError;
 
 use crate::dialect::Dialect;
 
+/// What to do about a statement that the database has ended.
+pub(crate) const TOOK_TOO_LONG: &str =
+    "ask for less at a time, or try again when the database has less to do";
+
 /// A dialect's classification of an error of its database.
 pub(crate) struct Verdict {
     pub(crate) kind: ErrorKind,

@@ -9,6 +9,7 @@ mod error;
 mod examine;
 mod holder;
 mod inbox;
+mod interrupt;
 mod join;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod json;

@@ -23,9 +23,10 @@ use sqlx_mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlData
 
 use crate::arg::{Arg, from_micros, span_micros};
 use crate::dialect::{Dialect, Passing, answers, chunks, sealed, sends};
-use crate::error::Verdict;
+use crate::error::{TOOK_TOO_LONG, Verdict};
 use crate::examine::{self, Check};
 use crate::holder;
+use crate::interrupt::Interrupt;
 use crate::json;
 use crate::migrate::Script;
 use crate::naming::Naming;
@@ -107,6 +108,7 @@ impl Dialect for MySql {
             1205 => {
                 Verdict::new(ErrorKind::Busy).or("another transaction holds a lock for long: commit sooner")
             }
+            1969 | 3024 => Verdict::new(ErrorKind::Busy).or(TOOK_TOO_LONG),
             1040 | 1203 | 1226 => {
                 Verdict::new(ErrorKind::Busy).or("lower the pools' sizes or raise max_connections")
             }
@@ -137,18 +139,17 @@ impl Dialect for MySql {
         pool: PoolOptions<Self::Db>,
         _: Duration,
     ) -> (MySqlConnectOptions, PoolOptions<Self::Db>) {
-        let pool = pool.after_connect(|connection, _| {
-            Box::pin(async move {
-                // Server-side limits, because a dropped future is no way to stop a statement.
-                let settings = format!(
-                    "set session transaction isolation level read committed; \
-                     set session innodb_lock_wait_timeout = 10, session sql_mode = '{SQL_MODE}', session autocommit = 1, \
-                     session completion_type = 'NO_CHAIN'"
-                );
-                Self::run_script(connection, &settings).await
-            })
-        });
+        let pool = pool.after_connect(|connection, _| Box::pin(prepare(connection, None)));
         (options.disable_statement_logging(), pool)
+    }
+
+    fn limit_statements(
+        options: MySqlConnectOptions,
+        pool: PoolOptions<Self::Db>,
+        timeout: Duration,
+        _: &Interrupt,
+    ) -> (MySqlConnectOptions, PoolOptions<Self::Db>) {
+        (options, pool.after_connect(move |connection, _| Box::pin(prepare(connection, Some(timeout)))))
     }
 
     const CHECKS: &'static [Check] = examine::mysql::CHECKS;
@@ -327,6 +328,23 @@ impl Dialect for MySql {
         connection.close().await?;
         Ok(Ok(script.version()))
     }
+}
+
+/// Gives a connection of our own its settings. Limits are the server's, because a dropped future is no way to stop a statement.
+async fn prepare(connection: &mut MySqlConnection, timeout: Option<Duration>) -> Result<(), SqlxError> {
+    let mut settings = format!(
+        "set session transaction isolation level read committed; \
+         set session innodb_lock_wait_timeout = 10, session sql_mode = '{SQL_MODE}', session autocommit = 1, \
+         session completion_type = 'NO_CHAIN'"
+    );
+    if let Some(timeout) = timeout {
+        // MariaDB limits every statement, in seconds, and MySQL those that only read, in milliseconds.
+        let (seconds, millis) = (timeout.as_secs_f64(), timeout.as_millis());
+        settings.push_str(&format!(
+            "/*M!100100 , session max_statement_time = {seconds} *//*!80000 , session max_execution_time = {millis} */"
+        ));
+    }
+    MySql::run_script(connection, &settings).await
 }
 
 pub(crate) fn number(error: &dyn DatabaseError) -> u16 {

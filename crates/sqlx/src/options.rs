@@ -22,6 +22,7 @@ pub struct StoreOptions {
     pub(crate) own_connections: Option<u32>,
     pub(crate) acquire_timeout: Duration,
     pub(crate) answer_timeout: Duration,
+    pub(crate) statement_timeout: Option<Duration>,
     pub(crate) listen: bool,
 }
 
@@ -42,6 +43,7 @@ impl StoreOptions {
             own_connections: None,
             acquire_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(45),
+            statement_timeout: None,
             listen: true,
         }
     }
@@ -109,6 +111,16 @@ impl StoreOptions {
         self
     }
 
+    /// How long a statement of the store's own may run before the database ends it with an error of the kind
+    /// [`Busy`](posthaste_core::ErrorKind::Busy): 10 ms to 10 min. For stores that answer requests; a worker needs none. SQLite ends reads
+    /// and writes, but waits for the write lock first, for as long again. Default: none but what
+    /// [`answer_timeout`](Self::answer_timeout) says.
+    #[must_use]
+    pub const fn statement_timeout(mut self, timeout: Duration) -> Self {
+        self.statement_timeout = Some(timeout);
+        self
+    }
+
     /// Whether a worker that waits listens for notifications (PostgreSQL's LISTEN), on one connection more
     /// beside the pools, and so hears of new messages before it polls again. Turn it off behind a pooler that gives connections
     /// to transactions, where nothing is ever heard. The other databases have no notifications. Default: on.
@@ -133,6 +145,11 @@ impl StoreOptions {
         }
         if !(Duration::from_secs(1)..=Duration::from_secs(600)).contains(&self.answer_timeout) {
             return refuse(format!("answer_timeout is {:?}", self.answer_timeout), "give it 1 s to 10 min");
+        }
+        if let Some(timeout) = self.statement_timeout
+            && !(Duration::from_millis(10)..=Duration::from_secs(600)).contains(&timeout)
+        {
+            return refuse(format!("statement_timeout is {timeout:?}"), "give it 10 ms to 10 min");
         }
         Ok(())
     }

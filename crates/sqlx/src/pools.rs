@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::dialect::{ConnectOptions, Connection, Dialect};
+use crate::interrupt::Interrupt;
 use crate::link::{Link, Silences};
 use crate::listen::{Bell, Listener};
 use crate::open_file::{Fate, OpenFile};
@@ -51,16 +52,34 @@ pub(crate) struct Recipe<D: Dialect> {
     own_connections: u32,
     acquire_timeout: Duration,
     answer_timeout: Duration,
+    statement_timeout: Option<Duration>,
+    interrupt: Interrupt,
     listen: bool,
 }
 
 impl<D: Dialect> Recipe<D> {
     pub(crate) fn new(connect: ConnectOptions<D>, options: &StoreOptions) -> Self {
         let StoreOptions {
-            max_connections, own_connections, acquire_timeout, answer_timeout, listen, ..
+            max_connections,
+            own_connections,
+            acquire_timeout,
+            answer_timeout,
+            statement_timeout,
+            listen,
+            ..
         } = *options;
         let own_connections = own_connections.unwrap_or(max_connections);
-        Self { connect, max_connections, own_connections, acquire_timeout, answer_timeout, listen }
+        let interrupt = Interrupt::default();
+        Self {
+            connect,
+            max_connections,
+            own_connections,
+            acquire_timeout,
+            answer_timeout,
+            statement_timeout,
+            interrupt,
+            listen,
+        }
     }
 
     /// How one connection of this kind is made, and the settings of its pool.
@@ -85,7 +104,12 @@ impl<D: Dialect> Recipe<D> {
         match whose {
             Whose::Ours => {
                 // The server's own limit comes first, so that an answer that is late is one that never comes.
-                D::own_connections(self.connect.clone(), pool, self.answer_timeout * 8 / 9)
+                let usual = self.answer_timeout * 8 / 9;
+                let (connect, pool) = D::own_connections(self.connect.clone(), pool, usual);
+                match self.statement_timeout {
+                    Some(timeout) => D::limit_statements(connect, pool, timeout, &self.interrupt),
+                    None => (connect, pool),
+                }
             }
             Whose::Users => (D::user_connections(self.connect.clone()), pool),
         }
@@ -182,6 +206,14 @@ impl<D: Dialect> Pools<D> {
         match &self.lock().origin {
             Origin::Made(recipe) => recipe.parts(Whose::Ours).0,
             Origin::Given { pool, .. } => (*pool.connect_options()).clone(),
+        }
+    }
+
+    /// What ends the statements of our own connections, where the database has no limit of its own.
+    pub(crate) fn interrupt(&self) -> Interrupt {
+        match &self.lock().origin {
+            Origin::Made(recipe) => recipe.interrupt.clone(),
+            Origin::Given { .. } => Interrupt::default(),
         }
     }
 

@@ -27,6 +27,7 @@ use crate::dialect::{Dialect, Passing, answers, sealed, sends};
 use crate::error::Verdict;
 use crate::examine::{self, Check};
 use crate::holder;
+use crate::interrupt::Interrupt;
 use crate::listen::Bell;
 use crate::migrate::Script;
 use crate::naming::Naming;
@@ -185,6 +186,15 @@ impl Dialect for Postgres {
             ("idle_in_transaction_session_timeout", "60s"),
         ]);
         (options, pool)
+    }
+
+    fn limit_statements(
+        options: PgConnectOptions,
+        pool: PoolOptions<Self::Db>,
+        timeout: Duration,
+        _: &Interrupt,
+    ) -> (PgConnectOptions, PoolOptions<Self::Db>) {
+        (options.options([("statement_timeout", timeout.as_millis().to_string())]), pool)
     }
 
     const CHECKS: &'static [Check] = examine::postgres::CHECKS;

@@ -26,9 +26,10 @@ use sqlx_sqlite::{
 
 use crate::arg::{Arg, from_micros, span_micros};
 use crate::dialect::{Dialect, answers, sealed, sends};
-use crate::error::{Verdict, WRITE_FIRST};
+use crate::error::{TOOK_TOO_LONG, Verdict, WRITE_FIRST};
 use crate::examine::{self, Check};
 use crate::holder;
+use crate::interrupt::Interrupt;
 use crate::json;
 use crate::migrate::Script;
 use crate::naming::Naming;
@@ -63,6 +64,11 @@ impl SqliteStore {
     }
 }
 
+/// How long a connection waits for the write lock.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// After how many instructions of SQLite's a statement asks whether to go on.
+const INSTRUCTIONS: i32 = 10_000;
+
 /// What time it is; only here a statement of its own.
 const NOW: &str = include_str!("../sql/sqlite/clock/now.sql");
 
@@ -94,6 +100,7 @@ impl Dialect for Sqlite {
             // The snapshot is older than another's write: only a new transaction can go on.
             (_, 517) => Verdict::new(ErrorKind::Conflict).or(WRITE_FIRST),
             (5 | 6, _) => Verdict::new(ErrorKind::Busy).or(WRITE_FIRST),
+            (9, _) => Verdict::new(ErrorKind::Busy).or(TOOK_TOO_LONG),
             (13, _) => Verdict::new(ErrorKind::Full),
             (3 | 8 | 23, _) => {
                 Verdict::new(ErrorKind::Permission).or("check the file's and its folder's permissions")
@@ -152,15 +159,33 @@ impl Dialect for Sqlite {
             .journal_mode(SqliteJournalMode::Wal)
             // What was committed is kept through a power failure, too.
             .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(Duration::from_secs(10))
+            .busy_timeout(BUSY_TIMEOUT)
             .disable_statement_logging();
         // There is one write lock, and waiting for it in SQLite is by polling: our own queue for it is fair.
         (options, pool.max_connections(1))
     }
 
+    fn limit_statements(
+        options: SqliteConnectOptions,
+        pool: PoolOptions<Self::Db>,
+        timeout: Duration,
+        interrupt: &Interrupt,
+    ) -> (SqliteConnectOptions, PoolOptions<Self::Db>) {
+        let interrupt = interrupt.clone();
+        let pool = pool.after_connect(move |connection, _| {
+            let interrupt = interrupt.clone();
+            Box::pin(async move {
+                let goes_on = move || !interrupt.has_begun();
+                connection.lock_handle().await?.set_progress_handler(INSTRUCTIONS, goes_on);
+                Ok(())
+            })
+        });
+        (options.busy_timeout(timeout.min(BUSY_TIMEOUT)), pool)
+    }
+
     fn user_connections(options: SqliteConnectOptions) -> SqliteConnectOptions {
         // The store itself writes, too, and is waited for.
-        options.busy_timeout(Duration::from_secs(10))
+        options.busy_timeout(BUSY_TIMEOUT)
     }
 
     const CHECKS: &'static [Check] = examine::sqlite::CHECKS;

@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,7 @@ struct Inner<D: Dialect> {
     statements: Statements,
     keep_done: bool,
     answer_timeout: Duration,
+    statement_timeout: Option<Duration>,
     endpoint: String,
     last_look: Arc<LastLook>,
     lock_met: Arc<LockMet>,
@@ -166,7 +168,7 @@ impl<D: Dialect> SqlStore<D> {
 
     fn build(pools: Pools<D>, naming: Naming, endpoint: String, options: &StoreOptions) -> Self {
         let statements = Statements::new(&D::FILES, &naming);
-        let StoreOptions { keep_done, answer_timeout, .. } = *options;
+        let StoreOptions { keep_done, answer_timeout, statement_timeout, .. } = *options;
         let pools = Arc::new(pools);
         let (last_look, lock_met) = (Arc::default(), Arc::default());
         Self(Arc::new(Inner {
@@ -175,6 +177,7 @@ impl<D: Dialect> SqlStore<D> {
             statements,
             keep_done,
             answer_timeout,
+            statement_timeout,
             endpoint,
             last_look,
             lock_met,
@@ -195,11 +198,12 @@ impl<D: Dialect> SqlStore<D> {
     ) -> Result<bool> {
         let asked = Self::checked(options)?;
         D::check_options(&connect)?;
-        let Inner { pools, naming, keep_done, answer_timeout, endpoint, .. } = &*self.0;
+        let Inner { pools, naming, keep_done, answer_timeout, statement_timeout, endpoint, .. } = &*self.0;
         Ok(*endpoint == D::endpoint(&connect)
             && *naming == asked
             && *keep_done == options.keep_done
             && *answer_timeout == options.answer_timeout
+            && *statement_timeout == options.statement_timeout
             && pools.change(Recipe::new(connect, options)))
     }
 
@@ -248,6 +252,7 @@ impl<D: Dialect> SqlStore<D> {
             statements: statements.clone(),
             keep_done: keep,
             answer_timeout: self.0.answer_timeout,
+            statement_timeout: self.0.statement_timeout,
             endpoint: endpoint.clone(),
             last_look: Arc::clone(last_look),
             lock_met: Arc::clone(lock_met),
@@ -294,7 +299,7 @@ impl<D: Dialect> SqlStore<D> {
         call: impl Future<Output = Result<T, SqlxError>>,
     ) -> Result<T> {
         if !D::IS_REMOTE {
-            return call.await.map_err(|error| self.wrap(operation, error));
+            return self.interrupted(call).await.map_err(|error| self.wrap(operation, error));
         }
         let keeps_leases = matches!(operation, "settle" | "renew");
         let patience = self.0.answer_timeout / if keeps_leases { 3 } else { 1 };
@@ -303,6 +308,20 @@ impl<D: Dialect> SqlStore<D> {
             self.0.pools.fell_silent(began);
             Err(silent(operation, &self.0.endpoint, patience))
         })
+    }
+
+    /// Waits for a call to a database in this process, and interrupts it when its time is over.
+    async fn interrupted<T>(&self, call: impl Future<Output = Result<T, SqlxError>>) -> Result<T, SqlxError> {
+        let Some(limit) = self.0.statement_timeout else { return call.await };
+        let mut call = pin!(call);
+        match timeout(limit, &mut call).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let interrupt = self.0.pools.interrupt();
+                let _interrupting = interrupt.begin();
+                call.await
+            }
+        }
     }
 
     /// Begins a transaction of our own: with [`Dialect::BEGIN`], or to only read, with [`Dialect::BEGIN_READ`].

@@ -17,6 +17,7 @@ mod inbox;
 mod isolation;
 mod languages;
 mod leases;
+mod limits;
 mod locks;
 mod old_sqlite;
 mod one_file;
