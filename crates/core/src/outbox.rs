@@ -215,7 +215,7 @@ impl<S: Store> Outbox<S> {
     /// Stores a message in a transaction of its own, if you have no data to save with it.
     pub async fn enqueue(&self, message: impl IntoMessage) -> Result<Enqueued> {
         let message = self.prepare(message)?;
-        one(self.enqueue_prepared(&[message]).await?)
+        one(self.enqueue_prepared(&self.inner.store, &[message]).await?)
     }
 
     /// Stores messages in one transaction of their own: all of them, or none.
@@ -223,15 +223,25 @@ impl<S: Store> Outbox<S> {
         &self,
         messages: impl IntoIterator<Item = M>,
     ) -> Result<Vec<Enqueued>> {
+        self.enqueue_all_through(&self.inner.store, messages).await
+    }
+
+    /// The same through another store of the same queue, one with connections of its own for example. Handlers of this outbox are told
+    /// of the messages as of its own.
+    pub async fn enqueue_all_through<M: IntoMessage>(
+        &self,
+        store: &S,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<Vec<Enqueued>> {
         let messages = self.prepare_all(messages)?;
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        self.enqueue_prepared(&messages).await
+        self.enqueue_prepared(store, &messages).await
     }
 
-    async fn enqueue_prepared(&self, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
-        let enqueued = self.inner.store.enqueue(messages).await.map_err(|error| self.inner.named(error))?;
+    async fn enqueue_prepared(&self, store: &S, messages: &[NewMessage]) -> Result<Vec<Enqueued>> {
+        let enqueued = store.enqueue(messages).await.map_err(|error| self.inner.named(error))?;
         self.published(messages);
         self.announce(messages);
         Ok(enqueued)
