@@ -35,7 +35,7 @@ impl Consent {
         }
         let terminal = Term::stderr();
         let answer = (|| {
-            terminal.write_str(&format!("{question} [y/N] "))?;
+            terminal.write_str(&format!("{} [y/N] ", crate::human::printable(question)))?;
             terminal.read_line()
         })();
         Ok(answer.is_ok_and(|answer| matches!(answer.trim(), "y" | "Y" | "yes")))

@@ -1,7 +1,7 @@
 //! The format of answers: tables and sentences for people, JSON for programs, colour only where it is wanted.
 //!
 //! Answers go to standard output, everything else to standard error, so that a pipe gets answers alone. Texts that come from
-//! a database are shown without control characters: they must not be able to command the terminal.
+//! a database are shown without control characters, and with escapes in JSON: they must not be able to command the terminal.
 
 use std::io::{Write as _, stdout};
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::OutputArgs;
 pub(crate) use crate::human::printable;
-use crate::human::printable_lines;
+use crate::human::{printable_answer, printable_json, printable_lines};
 
 /// What stands between two columns.
 const GAP: &str = "  ";
@@ -51,14 +51,15 @@ impl Output {
         self.put(serde_json::to_string(value), text)
     }
 
+    /// Every answer goes through here, and leaves without what could command a terminal.
     fn put(&self, json: serde_json::Result<String>, text: impl FnOnce() -> String) -> bool {
         let answer = match json {
-            Ok(json) if self.json => json,
+            Ok(json) if self.json => printable_json(&json),
             Err(error) if self.json => {
                 eprintln!("error: {error}");
                 return false;
             }
-            _ => text(),
+            _ => printable_answer(&text(), console::colors_enabled()),
         };
         // `println!` would panic when the reader closes the pipe, as `head` does.
         writeln!(stdout(), "{}", answer.trim_end_matches('\n')).is_ok()
@@ -75,7 +76,7 @@ impl Output {
             let value = serde_json::json!({ "error": {
                 "kind": error.kind().to_string(), "message": error.to_string(), "remedy": error.remedy(),
             }});
-            eprintln!("{value}");
+            eprintln!("{}", printable_json(&value.to_string()));
         } else {
             eprintln!(
                 "{} {}",

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::status::{Answer, Glance, red};
 use crate::exit::Exit;
-use crate::human::{columns, count};
+use crate::human::{columns, count, printable_answer};
 use crate::output::{Cell, Output, Table};
 use crate::target::Target;
 use crate::when::span;
@@ -143,6 +143,7 @@ fn draw(text: &str, before: usize) -> usize {
 /// What fits on the terminal: a line that wraps, or scrolls, could not be drawn over.
 fn fitted(text: &str, rows: usize, columns: usize) -> Vec<String> {
     let rows = rows.saturating_sub(1).max(1);
+    let text = printable_answer(text, console::colors_enabled());
     text.lines().take(rows).map(|line| truncate_str(line, columns, "…").into_owned()).collect()
 }
 

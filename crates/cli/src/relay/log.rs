@@ -2,13 +2,20 @@
 //!
 //! A level alone applies to posthaste's own lines. Drivers stay at warnings: their lower levels were not checked for secrets.
 
-use std::io::IsTerminal as _;
+use std::fmt;
+use std::io::{self, IsTerminal as _, Write};
 
+use console::Style;
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::fmt::format::{self, Writer};
+use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use super::config::LogFormat;
+use crate::human::{escaped, printable_json};
 
 /// Where posthaste's own lines come from.
 const OWN: [&str; 5] =
@@ -53,12 +60,48 @@ pub(crate) fn begin(level: &str, format: LogFormat) -> Level {
     let registry = tracing_subscriber::registry().with(filter);
     // A second one, in a test's process, changes nothing.
     let _ = if json {
-        registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init()
+        let lines = layer().json().flatten_event(true).with_writer(|| JsonLines(std::io::stderr()));
+        registry.with(lines).try_init()
     } else {
-        let colours = console::colors_enabled_stderr();
-        registry.with(fmt::layer().with_ansi(colours).with_writer(std::io::stderr)).try_init()
+        let fields = format::debug_fn(write_field).delimited(" ");
+        let lines = layer().with_ansi(console::colors_enabled_stderr()).fmt_fields(fields);
+        registry.with(lines.with_writer(std::io::stderr)).try_init()
     };
     Level(handle)
+}
+
+/// Writes a field of a line of text. A value may be a stored text: it must not be able to begin another line or command a terminal.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let value = escaped(&format!("{value:?}"));
+    match (field.name(), writer.has_ansi_escapes()) {
+        ("message", _) => write!(writer, "{value}"),
+        (name, false) => write!(writer, "{name}={value}"),
+        (name, true) => {
+            write!(writer, "{}{}{value}", forced().italic().apply_to(name), forced().dim().apply_to("="))
+        }
+    }
+}
+
+/// A style that does not look for a terminal: that is decided already.
+fn forced() -> Style {
+    Style::new().force_styling(true)
+}
+
+/// Lines of JSON, each written at once, in which what JSON does not escape is escaped.
+struct JsonLines<W>(W);
+
+impl<W: Write> Write for JsonLines<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(line) {
+            Ok(text) => self.0.write_all(printable_json(text).as_bytes())?,
+            Err(_) => self.0.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 #[cfg(test)]

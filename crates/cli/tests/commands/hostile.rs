@@ -25,6 +25,19 @@ async fn hostile_texts_are_made_harmless(place: &Place) {
     place.store.pause(HOSTILE, HOSTILE, HOSTILE).await.unwrap();
     place.publish(message(HOSTILE)).await;
     let id = id.to_string();
+    for args in [
+        &["status"][..],
+        &["top", "--once"],
+        &["list"],
+        &["show", &id, "--payload"],
+        &["why", &id],
+        &["pause"],
+    ] {
+        let ran = harmless(place.run(&[args, &["--json"]].concat()).exits(0));
+        // The value is the same: only its letters differ.
+        assert!(place.json(args).to_string().contains('\u{9b}'), "{ran:?}");
+    }
+    harmless(place.run(&["resume", "\u{1b}[2J\u{9b}", "--json"]).exits(3));
     harmless(place.run(&["status"]).exits(0)).says("owned");
     harmless(place.run(&["top", "--once"]).exits(0));
     harmless(place.run(&["list"]).exits(0)).says("owned");

@@ -10,6 +10,7 @@ mod config;
 mod delivery;
 mod fuzzed;
 mod hostile;
+mod logs;
 mod reload;
 mod secrecy;
 mod silence;
