@@ -3,6 +3,7 @@
 //! Here is its command line. All sources end up in one configuration. Mistakes are reported all at once, and then
 //! nothing is started.
 
+mod api_stores;
 mod build;
 mod check;
 pub(crate) mod config;

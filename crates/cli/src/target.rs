@@ -83,6 +83,12 @@ pub(crate) use with_kind;
 pub(crate) type StoreOf<D> = <D as Source>::Store;
 
 impl Kind {
+    /// How many connections a store of this kind uses at most, if it may have so many.
+    pub(crate) fn api_connections(self, most: u32) -> usize {
+        // A store over SQLite has one.
+        if self == Self::Sqlite { 1 } else { usize::try_from(most).unwrap_or(usize::MAX) }
+    }
+
     /// The kind of a URL's scheme.
     pub(crate) fn of(url: &str) -> Result<Self> {
         match url.split_once(':') {

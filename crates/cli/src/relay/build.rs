@@ -19,7 +19,7 @@ use crate::target::{AnyStore, with_kind};
 const FEW: usize = 8;
 
 /// The options of a database, which depend on the number of databases.
-fn options(database: &Database, of: usize) -> StoreOptions {
+pub(super) fn options(database: &Database, of: usize) -> StoreOptions {
     let few = of <= FEW;
     let mut options = match database.max_connections {
         Some(connections) => StoreOptions::new().max_connections(connections),

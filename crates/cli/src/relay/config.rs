@@ -126,6 +126,8 @@ pub(crate) struct Http {
     pub(crate) body_limit: usize,
     pub(crate) deadline: Duration,
     pub(crate) connections: usize,
+    pub(crate) database_connections: u32,
+    pub(crate) queue: usize,
     pub(crate) rate: u32,
     pub(crate) failures: u32,
     pub(crate) tokens: Vec<Token>,

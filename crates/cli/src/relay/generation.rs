@@ -7,15 +7,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 use posthaste::{Guarded, Result, Shutdown, Tenants};
 use tokio::task::JoinHandle;
 
+use super::api_stores::ApiStores;
 use super::build;
 use super::config::Config;
 
 /// A configuration at work.
-#[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) config: Config,
     pub(crate) tenants: Tenants,
     pub(crate) sinks: Vec<Guarded>,
+    /// The stores that requests use.
+    pub(crate) api: Arc<ApiStores>,
     shutdown: Shutdown,
 }
 
@@ -23,9 +25,10 @@ impl Generation {
     /// Starts to deliver.
     pub(crate) async fn start(config: Config) -> Result<(Arc<Self>, JoinHandle<Result<()>>)> {
         let (tenants, sinks) = build::tenants(&config).await?;
+        let api = ApiStores::open(&config)?;
         let shutdown = Shutdown::new();
         let running = tokio::spawn(tenants.run(shutdown.clone()));
-        Ok((Arc::new(Self { config, tenants, sinks, shutdown }), running))
+        Ok((Arc::new(Self { config, tenants, sinks, api, shutdown }), running))
     }
 
     /// Claims no more, finishes running deliveries, gives back the rest.
@@ -42,7 +45,7 @@ impl Generation {
 }
 
 /// The generation that counts now.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Current(Arc<RwLock<Arc<Generation>>>);
 
 impl Current {

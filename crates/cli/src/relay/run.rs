@@ -225,6 +225,7 @@ impl Relay {
 
 async fn leave(old: Arc<Generation>, running: JoinHandle<Result<()>>) {
     let outcome = running.await;
+    old.api.close().await;
     drop(old);
     match outcome {
         Ok(Ok(())) => info!("what ran under the configuration before has ended"),

@@ -14,5 +14,6 @@ mod logs;
 mod reload;
 mod secrecy;
 mod silence;
+mod starve;
 mod support;
 mod why;

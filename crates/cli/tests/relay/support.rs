@@ -196,16 +196,23 @@ impl Relay {
 
     /// Sends these bytes, and reads until the relay closes.
     pub async fn raw(&self, bytes: Vec<u8>) -> Answer {
-        let talk = async {
-            let mut stream = TcpStream::connect(&self.address).await.unwrap();
-            // It may close before it has read everything.
-            let _ = stream.write_all(&bytes).await;
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer).await;
-            answer
-        };
-        Answer::of(&tokio::time::timeout(PATIENCE, talk).await.unwrap())
+        tokio::time::timeout(PATIENCE, talk(&self.address, &bytes)).await.unwrap()
     }
+}
+
+/// Gets an answer that may take its time.
+pub async fn get(address: String, path: &str) -> Answer {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    tokio::time::timeout(PATIENCE * 5, talk(&address, request.as_bytes())).await.unwrap()
+}
+
+async fn talk(address: &str, bytes: &[u8]) -> Answer {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // The relay may close before it has read everything.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    Answer::of(&answer)
 }
 
 /// The relay's response.

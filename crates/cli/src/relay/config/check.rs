@@ -317,6 +317,7 @@ impl Check {
         let keys = &raw.http;
         let mut number = |key| self.number(keys, &schema::HTTP, key);
         let (body_limit, connections) = (number("body_limit"), number("connections"));
+        let (database_connections, queue) = (number("database_connections"), number("queue"));
         let (rate, failures) = (number("rate"), number("failures"));
         let deadline = self.duration(keys, &schema::HTTP, "deadline")?;
         if !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&deadline) {
@@ -352,6 +353,8 @@ impl Check {
             body_limit: usize::try_from(body_limit?).ok()?,
             deadline,
             connections: usize::try_from(connections?).ok()?,
+            database_connections: u32::try_from(database_connections?).ok()?,
+            queue: usize::try_from(queue?).ok()?,
             rate: u32::try_from(rate?).ok()?,
             failures: u32::try_from(failures?).ok()?,
             tokens,

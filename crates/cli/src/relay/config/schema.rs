@@ -184,6 +184,18 @@ pub(crate) const HTTP: Section = Section {
             "How long a client may take to send a request, and the relay to answer it",
         ),
         key("connections", Shape::Number(1, 100_000), "256", "The most connections at a time"),
+        key(
+            "database_connections",
+            Shape::Number(1, 100),
+            "2",
+            "The most connections to each database for requests, beside those that deliver; SQLite has 1",
+        ),
+        key(
+            "queue",
+            Shape::Number(0, 10_000),
+            "16",
+            "The most requests that wait for one of these connections, for each database. More get 503",
+        ),
         key("rate", Shape::Number(1, 100_000), "100", "The most requests a second of one token"),
         key("failures", Shape::Number(1, 100_000), "10", "The most wrong tokens a minute from one address"),
     ],

@@ -1,14 +1,17 @@
 //! The API under `/v1`: its paths, its document, and what is asked about the relay as a whole.
 //!
-//! Database calls run in tasks of their own: a caller who hangs up, or whose time is over, cancels none.
+//! Database calls run in tasks of their own: a caller that hangs up, or whose time is over, cancels none.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Json, Router};
-use posthaste::{Enqueued, NewMessage, Result, TenantState};
+use posthaste::TenantState;
 use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -18,10 +21,13 @@ use super::auth::Rules;
 use super::error::{Problem, Refusal};
 use super::extract::Names;
 use super::{App, changes, messages, why};
+use crate::relay::api_stores::ApiAccess;
 use crate::relay::config::Role;
 use crate::relay::generation::Generation;
-use crate::target::Kind;
 use crate::view::StatsView;
+
+/// How many databases one request for the status asks at a time.
+const ASKED_AT_A_TIME: usize = 16;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -81,12 +87,31 @@ fn rules(document: &utoipa::openapi::OpenApi) -> Rules {
     rules
 }
 
-/// Runs a call of a database to its end, whatever becomes of the caller, and waits for it no longer than a caller may.
-pub(super) async fn work<T: Send + 'static>(
-    deadline: Duration,
-    call: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T, Refusal> {
-    match tokio::time::timeout(deadline, tokio::spawn(call)).await {
+/// Calls a database on one of the connections of its own that requests have, until this time. The call itself runs to its end, which the
+/// database sees to, whatever becomes of the caller.
+pub(super) async fn call<T, F>(
+    generation: &Generation,
+    database: &str,
+    until: Instant,
+    call: impl FnOnce(Arc<dyn ApiAccess>) -> F,
+) -> Result<T, Refusal>
+where
+    T: Send + 'static,
+    F: Future<Output = posthaste::Result<T>> + Send + 'static,
+{
+    let store = generation.api.get(database).ok_or_else(no_such_database)?;
+    let place = match timeout_at(until, store.enter()).await {
+        Ok(Some(place)) => place,
+        Ok(None) => return Err(busy("too many requests wait for this database")),
+        Err(_) => return Err(busy("other requests keep this database busy")),
+    };
+    let call = call(Arc::clone(store.store()));
+    let running = tokio::spawn(async move {
+        let outcome = call.await;
+        drop(place);
+        outcome
+    });
+    match timeout_at(until, running).await {
         Ok(Ok(outcome)) => Ok(outcome?),
         Ok(Err(_)) => Err(Refusal::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -98,39 +123,29 @@ pub(super) async fn work<T: Send + 'static>(
             StatusCode::SERVICE_UNAVAILABLE,
             "timeout",
             "the database did not answer in time; what was asked for may take place yet",
-            "ask again",
+            "ask again, or for less",
         )
         .retry_after(1)),
     }
 }
 
-/// The kind of database of this name.
-pub(super) fn kind_of(generation: &Generation, database: &str) -> Result<Kind, Refusal> {
-    let found = generation.config.databases.iter().find(|known| known.name == database);
-    found.map(|database| database.kind).ok_or_else(|| {
-        Refusal::not_found("there is no such database", "GET /v1/status lists those that there are")
-    })
+fn busy(message: &str) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message, "ask again, and less at a time")
+        .retry_after(1)
 }
 
-/// Does something with the outbox of a database, whatever its kind.
-macro_rules! with_outbox {
-    ($generation:expr, $kind:expr, $database:expr, |$outbox:ident| $work:expr) => {
-        $crate::target::with_kind!($kind, Description => {
-            let $outbox = $generation.tenants.outbox::<$crate::target::StoreOf<Description>>($database).await?;
-            $work
-        })
-    };
+fn no_such_database() -> Refusal {
+    Refusal::not_found("there is no such database", "GET /v1/status lists those that there are")
 }
-pub(super) use with_outbox;
 
-/// Stores messages in a database, in one transaction.
-pub(super) async fn enqueue(
-    generation: &Generation,
-    kind: Kind,
-    database: &str,
-    messages: Vec<NewMessage>,
-) -> Result<Vec<Enqueued>> {
-    with_outbox!(generation, kind, database, |outbox| outbox.enqueue_all(messages).await)
+/// Refuses a name that no database has.
+pub(super) fn known(generation: &Generation, database: &str) -> Result<(), Refusal> {
+    generation.api.get(database).map(drop).ok_or_else(no_such_database)
+}
+
+/// When a request that came now must be answered.
+pub(super) fn deadline(generation: &Generation) -> Instant {
+    Instant::now() + generation.config.http.deadline
 }
 
 /// How the relay is.
@@ -178,24 +193,7 @@ struct RouteView {
 ))]
 pub(super) async fn status(State(app): State<App>) -> Result<Json<StatusView>, Refusal> {
     let generation = app.generation();
-    let tenants = generation.tenants.clone();
-    let stats = work(generation.config.http.deadline, async move { Ok(tenants.stats().await) }).await?;
-    let databases = generation.tenants.list().into_iter().map(|tenant| {
-        let own = stats.tenants.iter().find(|(key, _)| *key == tenant.key).map(|(_, stats)| stats);
-        let failing = match &tenant.state {
-            TenantState::Failing { error, .. } => Some(error.clone()),
-            _ => own.and_then(|own| own.as_ref().err()).map(ToString::to_string),
-        };
-        let state = if failing.is_some() { "failing" } else { tenant.state.as_str() };
-        let stats = own.and_then(|own| own.as_ref().ok()).map(StatsView::from);
-        DatabaseView {
-            name: tenant.key.to_string(),
-            database: tenant.database,
-            state: state.to_owned(),
-            error: failing,
-            stats,
-        }
-    });
+    let databases = databases(&generation).await;
     let sinks = generation.sinks.iter().zip(&generation.config.sinks).map(|(sink, config)| SinkView {
         name: config.name.clone(),
         kind: config.kind.as_str().to_owned(),
@@ -206,12 +204,44 @@ pub(super) async fn status(State(app): State<App>) -> Result<Json<StatusView>, R
     Ok(Json(StatusView {
         version: env!("CARGO_PKG_VERSION"),
         name: generation.config.name.clone(),
-        databases: databases.collect(),
+        databases,
         sinks: sinks.collect(),
         routes: routes
             .map(|route| RouteView { topics: route.topics.clone(), sink: route.sink.clone() })
             .collect(),
     }))
+}
+
+/// How every database is. One that fails is not asked, and several are asked at a time.
+async fn databases(generation: &Arc<Generation>) -> Vec<DatabaseView> {
+    let until = deadline(generation);
+    let turns = Arc::new(Semaphore::new(ASKED_AT_A_TIME));
+    let mut asked = JoinSet::new();
+    for tenant in generation.tenants.list() {
+        let (generation, turns) = (Arc::clone(generation), Arc::clone(&turns));
+        asked.spawn(async move {
+            let state = tenant.state.as_str();
+            let (name, database) = (tenant.key.to_string(), tenant.database);
+            if let TenantState::Failing { error, .. } = tenant.state {
+                return DatabaseView {
+                    name,
+                    database,
+                    state: state.to_owned(),
+                    error: Some(error),
+                    stats: None,
+                };
+            }
+            let _turn = turns.acquire().await;
+            let stats = call(&generation, &name, until, async |store| store.stats().await).await;
+            let error = stats.as_ref().err().map(|refusal| refusal.message().to_owned());
+            let state = if error.is_some() { "failing" } else { state };
+            let stats = stats.ok().as_ref().map(StatsView::from);
+            DatabaseView { name, database, state: state.to_owned(), error, stats }
+        });
+    }
+    let mut views = asked.join_all().await;
+    views.sort_by(|a, b| a.name.cmp(&b.name));
+    views
 }
 
 /// How many messages of a database are in which state
@@ -228,10 +258,7 @@ pub(super) async fn stats(
     Names(db): Names<String>,
 ) -> Result<Json<StatsView>, Refusal> {
     let generation = app.generation();
-    kind_of(&generation, &db)?;
-    let tenants = generation.tenants.clone();
-    let stats =
-        work(generation.config.http.deadline, async move { tenants.admin(db).await?.stats().await }).await?;
+    let stats = call(&generation, &db, deadline(&generation), async |store| store.stats().await).await?;
     Ok(Json(StatsView::from(&stats)))
 }
 

@@ -217,6 +217,8 @@ mod tests {
             body_limit: 1,
             deadline: std::time::Duration::from_secs(1),
             connections: 1,
+            database_connections: 1,
+            queue: 1,
             rate: 1,
             failures: 1,
             tokens: vec![

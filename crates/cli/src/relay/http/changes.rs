@@ -1,5 +1,7 @@
 //! What operators change over HTTP: requeue, bury, pause and resume. Who did it is the token's name, and is kept with the message.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,11 +11,12 @@ use tracing::info;
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
-use super::api::{kind_of, work};
+use super::api::{call, deadline, known};
 use super::auth::Identity;
 use super::error::{Problem, Refusal};
 use super::extract::{JsonBody, Names, Params};
 use super::messages::FilterBody;
+use crate::relay::api_stores::ApiAccess;
 use crate::view::PauseView;
 
 /// Which messages to change, and why.
@@ -117,18 +120,15 @@ async fn change(
     verb: Verb,
 ) -> Result<Json<ChangedView>, Refusal> {
     let generation = app.generation();
-    kind_of(&generation, &db)?;
+    known(&generation, &db)?;
     let change = body.change(&identity.name)?;
-    let (tenants, dry_run, database) = (generation.tenants.clone(), change.is_dry_run(), db.clone());
-    let ids = work(generation.config.http.deadline, async move {
-        let store = tenants.admin(db).await?;
-        match verb {
-            Verb::Requeue => store.requeue(&change).await,
-            Verb::Bury => store.bury(&change).await,
-        }
-    })
-    .await?;
-    info!(by = %identity.name, %database, verb = ?verb, messages = ids.len(), dry_run, "messages were changed over HTTP");
+    let dry_run = change.is_dry_run();
+    let change = async move |store: Arc<dyn ApiAccess>| match verb {
+        Verb::Requeue => store.requeue(&change).await,
+        Verb::Bury => store.bury(&change).await,
+    };
+    let ids = call(&generation, &db, deadline(&generation), change).await?;
+    info!(by = %identity.name, database = %db, verb = ?verb, messages = ids.len(), dry_run, "messages were changed over HTTP");
     Ok(Json(ChangedView { ids: ids.iter().map(ToString::to_string).collect(), dry_run }))
 }
 
@@ -178,10 +178,7 @@ pub(super) async fn pauses(
     Names(db): Names<String>,
 ) -> Result<Json<PausesView>, Refusal> {
     let generation = app.generation();
-    kind_of(&generation, &db)?;
-    let tenants = generation.tenants.clone();
-    let pauses =
-        work(generation.config.http.deadline, async move { tenants.admin(db).await?.pauses().await }).await?;
+    let pauses = call(&generation, &db, deadline(&generation), async |store| store.pauses().await).await?;
     Ok(Json(PausesView { pauses: pauses.iter().map(PauseView::from).collect() }))
 }
 
@@ -203,13 +200,12 @@ pub(super) async fn pause(
     JsonBody(PauseBody { topics, why }): JsonBody<PauseBody>,
 ) -> Result<(StatusCode, Json<PausedView>), Refusal> {
     let generation = app.generation();
-    kind_of(&generation, &db)?;
+    known(&generation, &db)?;
     Pause::check(&topics, &identity.name, &why)?;
-    let (tenants, database, of) = (generation.tenants.clone(), db.clone(), topics.clone());
-    let by = identity.name.clone();
-    let call = async move { tenants.admin(db).await?.pause(&of, &by, &why).await };
-    let changed = work(generation.config.http.deadline, call).await?;
-    info!(by = %identity.name, %database, %topics, changed, "topics were paused over HTTP");
+    let (of, by) = (topics.clone(), identity.name.clone());
+    let pause = async move |store: Arc<dyn ApiAccess>| store.pause(&of, &by, &why).await;
+    let changed = call(&generation, &db, deadline(&generation), pause).await?;
+    info!(by = %identity.name, database = %db, %topics, changed, "topics were paused over HTTP");
     let status = if changed { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(PausedView { topics, changed })))
 }
@@ -230,17 +226,15 @@ pub(super) async fn resume(
     Params(ResumeQuery { topics }): Params<ResumeQuery>,
 ) -> Result<Json<PausedView>, Refusal> {
     let generation = app.generation();
-    kind_of(&generation, &db)?;
-    let (tenants, database, of) = (generation.tenants.clone(), db.clone(), topics.clone());
-    let changed =
-        work(generation.config.http.deadline, async move { tenants.admin(db).await?.resume(&of).await })
-            .await?;
+    let of = topics.clone();
+    let resume = async move |store: Arc<dyn ApiAccess>| store.resume(&of).await;
+    let changed = call(&generation, &db, deadline(&generation), resume).await?;
     if !changed {
         return Err(Refusal::not_found(
             "these topics are not paused",
             "write them as they were paused; GET lists them",
         ));
     }
-    info!(by = %identity.name, %database, %topics, "topics were resumed over HTTP");
+    info!(by = %identity.name, database = %db, %topics, "topics were resumed over HTTP");
     Ok(Json(PausedView { topics, changed }))
 }

@@ -40,6 +40,11 @@ impl Refusal {
         Self { status, body, retry_after: None }
     }
 
+    /// What is wrong, in words.
+    pub(crate) fn message(&self) -> &str {
+        &self.body.message
+    }
+
     /// A value that is not acceptable.
     pub(crate) fn invalid(message: impl Into<String>, remedy: &str) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid input", message, remedy)

@@ -3,6 +3,7 @@
 //! What a message carries is for admins, and each look at it is written to the log, without what was seen.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Json;
@@ -12,17 +13,18 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use posthaste::{
     Cursor, Enqueued, FailureClass, Filter, JSON, MessageId, NewMessage, OrderPolicy, State as MessageState,
-    StoreAdmin as _, Topics, WorkItemId,
+    Topics, WorkItemId,
 };
 use serde::{Deserialize, Serialize};
 use tracing::info;
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
-use super::api::{enqueue as enqueue_in, kind_of, with_outbox, work};
+use super::api::{call, deadline, known};
 use super::auth::Identity;
 use super::error::{Problem, Refusal};
 use super::extract::{JsonBody, Names, Params};
+use crate::relay::api_stores::ApiAccess;
 use crate::relay::config::Role;
 use crate::view::{HistoryView, MessageView};
 
@@ -161,7 +163,7 @@ pub(super) async fn list(
     Params(query): Params<ListQuery>,
 ) -> Result<Json<PageView>, Refusal> {
     let generation = app.generation();
-    kind_of(&generation, &db)?;
+    known(&generation, &db)?;
     let limit = query.limit.unwrap_or(50);
     if !(1..=200).contains(&limit) {
         return Err(Refusal::invalid(format!("limit is {limit}"), "give it 1 to 200"));
@@ -179,9 +181,8 @@ pub(super) async fn list(
         ids: None,
     };
     let filter = filter.filter()?;
-    let tenants = generation.tenants.clone();
-    let call = async move { tenants.admin(db).await?.list(&filter, after, limit).await };
-    let listing = work(generation.config.http.deadline, call).await?;
+    let list = async move |store: Arc<dyn ApiAccess>| store.list(&filter, after, limit).await;
+    let listing = call(&generation, &db, deadline(&generation), list).await?;
     let messages = listing.records.iter().map(MessageView::new).collect();
     Ok(Json(PageView { messages, next: listing.next.map(|cursor| cursor.item().get()) }))
 }
@@ -221,24 +222,21 @@ pub(super) async fn show(
     Params(ShowQuery { content }): Params<ShowQuery>,
 ) -> Result<Json<ShownView>, Refusal> {
     let generation = app.generation();
-    let kind = kind_of(&generation, &db)?;
+    known(&generation, &db)?;
     let id = id.parse::<MessageId>()?;
     if content {
         identity.needs(Role::Admin)?;
         info!(by = %identity.name, database = %db, message_id = %id, "the content of a message was looked at");
     }
-    let deadline = generation.config.http.deadline;
-    let found = work(deadline, async move {
-        with_outbox!(generation, kind, db, |outbox| {
-            let mut found = outbox.store().show(id).await?;
-            if let (true, Some((record, _))) = (content, &mut found) {
-                // Without its key it is shown as it is stored.
-                let _ = outbox.decrypt(&mut record.message);
-            }
-            Ok(found)
-        })
-    })
-    .await?;
+    let (tenants, database) = (generation.tenants.clone(), db.clone());
+    let show = async move |store: Arc<dyn ApiAccess>| {
+        let mut found = store.show(id).await?;
+        if let (true, Some((record, _))) = (content, &mut found) {
+            store.decrypt_for(&tenants, &database, &mut record.message).await?;
+        }
+        Ok(found)
+    };
+    let found = call(&generation, &db, deadline(&generation), show).await?;
     let Some((record, history)) = found else {
         return Err(Refusal::not_found("there is no such message", "check its id, and the database's name"));
     };
@@ -395,16 +393,15 @@ pub(super) async fn enqueue(
     JsonBody(body): JsonBody<EnqueueBody>,
 ) -> Result<(StatusCode, Json<EnqueuedView>), Refusal> {
     let generation = app.generation();
-    let kind = kind_of(&generation, &db)?;
+    known(&generation, &db)?;
     if !(1..=MOST).contains(&body.messages.len()) {
         let message = format!("the body has {} messages", body.messages.len());
         return Err(Refusal::invalid(message, &format!("give it 1 to {MOST}")));
     }
     let messages = body.messages.into_iter().map(MessageBody::build).collect::<Result<Vec<_>, _>>()?;
-    let deadline = generation.config.http.deadline;
-    let database = db.clone();
-    let enqueued =
-        work(deadline, async move { enqueue_in(&generation, kind, &database, messages).await }).await?;
+    let (tenants, database) = (generation.tenants.clone(), db.clone());
+    let store = async move |store: Arc<dyn ApiAccess>| store.enqueue_for(&tenants, &database, messages).await;
+    let enqueued = call(&generation, &db, deadline(&generation), store).await?;
     info!(by = %identity.name, database = %db, messages = enqueued.len(), "messages were enqueued over HTTP");
     let messages: Vec<OneEnqueuedView> = enqueued
         .into_iter()

@@ -9,9 +9,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::api::{kind_of, work};
+use super::api::{call, deadline, known};
 use super::error::{Problem, Refusal};
 use super::extract::Names;
+use crate::relay::api_stores::ApiAccess;
 use crate::relay::generation::Generation;
 
 /// Why a message has not arrived.
@@ -70,14 +71,11 @@ pub(super) async fn why(
     Names((db, id)): Names<(String, String)>,
 ) -> Result<Json<WhyView>, Refusal> {
     let generation = app.generation();
-    kind_of(&generation, &db)?;
+    known(&generation, &db)?;
     let id = id.parse::<MessageId>()?;
-    let deadline = generation.config.http.deadline;
-    let why = work(deadline, async move {
-        let store = generation.tenants.admin(db).await?;
-        posthaste::why(&*store, id, Some(&Known(generation))).await
-    })
-    .await?;
+    let routes = Known(Arc::clone(&generation));
+    let why = async move |store: Arc<dyn ApiAccess>| posthaste::why(&*store, id, Some(&routes)).await;
+    let why = call(&generation, &db, deadline(&generation), why).await?;
     Ok(Json(WhyView {
         message: why.message.to_string(),
         topic: why.topic,
