@@ -57,6 +57,13 @@ pub(crate) struct StatsView {
     pub(crate) oldest_failing_seconds: Option<f64>,
     /// The same by topic, for every state but done.
     pub(crate) topics: Vec<TopicView>,
+    /// Whether every topic is among them. False if a state has more messages than are counted: then others may be missing.
+    pub(crate) topics_complete: bool,
+}
+
+/// Whether the figures by topic have every topic: those of a state with too many messages are of the first of them.
+pub(crate) fn topics_are_complete(stats: &Stats) -> bool {
+    [stats.ready, stats.scheduled, stats.parked, stats.leased, stats.dead].iter().all(|count| count.exact)
 }
 
 /// How many messages of one topic are in one state.
@@ -86,6 +93,7 @@ impl From<&Stats> for StatsView {
             oldest_ready_seconds: stats.oldest_ready.as_ref().map(Duration::as_secs_f64),
             oldest_failing_seconds: stats.oldest_failing.as_ref().map(Duration::as_secs_f64),
             topics: topics.collect(),
+            topics_complete: topics_are_complete(stats),
         }
     }
 }

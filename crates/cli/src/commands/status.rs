@@ -11,7 +11,11 @@ use crate::exit::Exit;
 use crate::human::{away, count, now};
 use crate::output::{Cell, Output, Table};
 use crate::target::{AnyStore, Target};
-use crate::view::{PauseView, StatsView};
+use crate::view::{PauseView, StatsView, topics_are_complete};
+
+/// Said where a topic may be missing.
+const INCOMPLETE: &str = "\nA state has more messages than are counted: there may be more topics. Ask for one by \
+                          `posthaste list --topic NAME`.\n";
 
 /// How many messages are ready, scheduled, parked, leased, done and dead
 #[derive(Debug, clap::Args)]
@@ -138,6 +142,9 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
         let topics = glance.topics(usize::MAX);
         if !topics.is_empty() {
             text.push_str(&format!("\n{}", topics.render()));
+        }
+        if !topics_are_complete(&glance.stats) {
+            text.push_str(INCOMPLETE);
         }
         if !glance.pauses.is_empty() {
             text.push_str(&format!("\n{}", glance.paused()));

@@ -9,6 +9,7 @@ use crate::support::{Place, fail, message, on_both};
 on_both!(
     an_empty_queue_is_said_in_sentences,
     status_counts_every_state,
+    status_says_that_a_topic_may_be_missing,
     list_shows_what_matches,
     list_goes_on_where_it_ended,
     list_pages_until_its_limit,
@@ -107,4 +108,16 @@ async fn migrate_says_the_version(place: &Place) {
     place.run(&["migrate"]).exits(0).says("the tables are at version");
     assert!(place.json(&["migrate"])["version"].is_number());
     place.run(&["migrate", "--print"]).exits(0).says("create table");
+}
+
+/// More of one topic than are counted: another one behind them may be missing, and that is said.
+async fn status_says_that_a_topic_may_be_missing(place: &Place) {
+    let many: Vec<_> = (0..10_100).map(|_| message("mail.bulk").build().unwrap()).collect();
+    for batch in many.chunks(200) {
+        place.store.enqueue(batch).await.unwrap();
+    }
+    place.publish(message("pay.urgent")).await;
+    place.run(&["status"]).exits(0).says("there may be more topics");
+    assert_eq!(place.json(&["status"])["topics_complete"], false);
+    place.run(&["list", "--topic", "pay.urgent"]).exits(0).says("pay.urgent");
 }
