@@ -10,6 +10,7 @@ pub(crate) mod config;
 mod generation;
 mod http;
 mod log;
+mod migrate;
 mod prometheus;
 mod run;
 pub(crate) mod secret;
@@ -100,20 +101,10 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
         Ok(config) => config,
         Err(mistakes) => return Ok(refuse(&mistakes, output)),
     };
-    if args.migrate {
-        migrate(&config).await?;
-    }
+    let unmigrated = if args.migrate { migrate::all(&config).await? } else { Vec::new() };
     if args.check {
+        // What fails is told by the check itself.
         return Ok(check::run(&config, output).await);
     }
-    run::run(args, config).await
-}
-
-/// Makes the tables of every database.
-async fn migrate(config: &Config) -> Result<()> {
-    for database in &config.databases {
-        let migrated = store(database, config.databases.len())?.migrate().await;
-        migrated.map_err(|error| error.with_context("tenant", &database.name))?;
-    }
-    Ok(())
+    run::run(args, config, unmigrated).await
 }

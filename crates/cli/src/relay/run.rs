@@ -16,8 +16,9 @@ use tracing::{error, info, warn};
 use super::config::raw::Mistake;
 use super::config::{Config, Mistakes, SinkKind};
 use super::generation::{Current, Generation};
+use super::migrate::Unmigrated;
 use super::secret::shown_url;
-use super::{Args, http, log, prometheus};
+use super::{Args, http, log, migrate, prometheus};
 use crate::exit::Exit;
 
 /// A signal to the relay.
@@ -69,7 +70,7 @@ struct Relay {
     level: log::Level,
 }
 
-pub(super) async fn run(args: Args, config: Config) -> Result<Exit> {
+pub(super) async fn run(args: Args, config: Config, unmigrated: Vec<Unmigrated>) -> Result<Exit> {
     let level = log::begin(&config.log, config.log_format);
     let mut signals = Signals::new()?;
     let metrics = prometheus::install()?;
@@ -81,6 +82,7 @@ pub(super) async fn run(args: Args, config: Config) -> Result<Exit> {
     let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
     announce(&config, address);
     let (generation, running) = Generation::start(config).await?;
+    migrate::keep_trying(unmigrated);
     let current = Current::new(generation);
     let server = listener.map(|listener| http::Server::start(listener, current.clone(), metrics));
     let mut relay = Relay { args, listen, asked: false, current, running, leaving: JoinSet::new(), level };

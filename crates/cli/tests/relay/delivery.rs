@@ -276,3 +276,27 @@ async fn a_second_signal_ends_at_once() {
     relay.signal("TERM");
     assert_eq!(relay.ended().await.code(), Some(1));
 }
+
+/// A database that cannot be migrated now concerns no other, and is migrated when it is there.
+#[tokio::test]
+async fn slow_migrate_goes_on_without_a_database_that_is_gone() {
+    let scene = Scene::new("");
+    let (here, gone) = (scene.folder.path().join("here.db"), scene.folder.path().join("later/gone.db"));
+    scene.write(&format!(
+        "[databases.gone]\nurl = \"sqlite:{}?mode=rwc\"\n[databases.here]\nurl = \"sqlite:{}?mode=rwc\"\n\
+         [sinks.nowhere]\nurl = \"null:\"\n[[routes]]\ntopics = [\"*\"]\nsink = \"nowhere\"\n",
+        gone.display(),
+        here.display()
+    ));
+    let relay = scene.start_with(&["--migrate"]).await;
+    eventually("it is told", async || relay.has("a database could not be migrated")).await;
+    let base = Base::sqlite(&here).await;
+    base.fill("a", 5).await;
+    base.is_done(5).await;
+    std::fs::create_dir(gone.parent().unwrap()).unwrap();
+    eventually("it is migrated later", async || relay.has("a database has been migrated")).await;
+    let base = Base::sqlite(&gone).await;
+    base.fill("a", 5).await;
+    base.is_done(5).await;
+    relay.stop().await;
+}

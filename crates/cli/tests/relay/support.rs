@@ -101,12 +101,17 @@ impl Scene {
 
     /// Starts a relay, and waits until it listens.
     pub async fn start(&self) -> Relay {
+        self.start_with(&[]).await
+    }
+
+    /// The same with more arguments.
+    pub async fn start_with(&self, args: &[&str]) -> Relay {
         let mut command = self.command();
         let says = std::fs::read_to_string(self.config()).unwrap().contains("\nlisten = ");
         if !says && !self.environment.contains_key("POSTHASTE__HTTP__LISTEN") {
             command.env("POSTHASTE__HTTP__LISTEN", "127.0.0.1:0");
         }
-        command.arg("relay").arg("--config").arg(self.config());
+        command.arg("relay").arg("--config").arg(self.config()).args(args);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
