@@ -130,6 +130,7 @@ pub(crate) struct Http {
     pub(crate) queue: usize,
     pub(crate) rate: u32,
     pub(crate) failures: u32,
+    pub(crate) metrics_topics: usize,
     pub(crate) tokens: Vec<Token>,
 }
 

@@ -23,7 +23,6 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use metrics_exporter_prometheus::PrometheusHandle;
 use posthaste::{Error, ErrorKind, Result};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -34,6 +33,7 @@ use tracing::{debug, warn};
 use self::limit::Limits;
 use self::patient::Patient;
 use super::generation::{Current, Generation};
+use super::prometheus::Metrics;
 
 /// How long a connection may last: whoever is there for longer connects again.
 const LIFE: Duration = Duration::from_secs(600);
@@ -44,7 +44,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(super) struct App {
     current: Current,
-    metrics: PrometheusHandle,
+    metrics: Arc<Metrics>,
     limits: Arc<Limits>,
     /// Where the socket is, whatever the configuration says now.
     address: SocketAddr,
@@ -74,7 +74,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts to answer on this socket.
-    pub(super) fn start(listener: TcpListener, current: Current, metrics: PrometheusHandle) -> Self {
+    pub(super) fn start(listener: TcpListener, current: Current, metrics: Metrics) -> Self {
         let (stop, stopped) = watch::channel(false);
         let running = tokio::spawn(accept(listener, current, metrics, stopped));
         Self { stop, running }
@@ -106,12 +106,12 @@ fn router(app: &App) -> Router {
 async fn accept(
     listener: TcpListener,
     current: Current,
-    metrics: PrometheusHandle,
+    metrics: Metrics,
     mut stopped: watch::Receiver<bool>,
 ) {
     let Ok(address) = listener.local_addr() else { return };
     let most = current.get().config.http.connections;
-    let app = App { current, metrics, limits: Arc::default(), address };
+    let app = App { current, metrics: Arc::new(metrics), limits: Arc::default(), address };
     let router = router(&app);
     let places = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();

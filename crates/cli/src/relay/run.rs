@@ -73,7 +73,7 @@ struct Relay {
 pub(super) async fn run(args: Args, config: Config, unmigrated: Vec<Unmigrated>) -> Result<Exit> {
     let level = log::begin(&config.log, config.log_format);
     let mut signals = Signals::new()?;
-    let metrics = prometheus::install()?;
+    let metrics = prometheus::install(config.http.metrics_topics)?;
     let listen = config.http.listen;
     let listener = match listen {
         Some(address) => Some(http::bind(address).await?),

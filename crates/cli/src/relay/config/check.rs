@@ -319,6 +319,7 @@ impl Check {
         let (body_limit, connections) = (number("body_limit"), number("connections"));
         let (database_connections, queue) = (number("database_connections"), number("queue"));
         let (rate, failures) = (number("rate"), number("failures"));
+        let metrics_topics = number("metrics_topics");
         let deadline = self.duration(keys, &schema::HTTP, "deadline")?;
         if !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&deadline) {
             self.mistake(&keys.place, "`deadline` should be 100ms to 5m");
@@ -357,6 +358,7 @@ impl Check {
             queue: usize::try_from(queue?).ok()?,
             rate: u32::try_from(rate?).ok()?,
             failures: u32::try_from(failures?).ok()?,
+            metrics_topics: usize::try_from(metrics_topics?).ok()?,
             tokens,
         })
     }

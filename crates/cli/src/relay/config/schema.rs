@@ -198,6 +198,12 @@ pub(crate) const HTTP: Section = Section {
         ),
         key("rate", Shape::Number(1, 100_000), "100", "The most requests a second of one token"),
         key("failures", Shape::Number(1, 100_000), "10", "The most wrong tokens a minute from one address"),
+        key(
+            "metrics_topics",
+            Shape::Number(0, 100_000),
+            "500",
+            "The most pairs of database and topic that metrics tell apart. The topics beyond are summed as topic other",
+        ),
     ],
 };
 

@@ -221,6 +221,7 @@ mod tests {
             queue: 1,
             rate: 1,
             failures: 1,
+            metrics_topics: 1,
             tokens: vec![
                 token("ada", Role::Admin, "0123456789abcdef"),
                 token("eve", Role::Viewer, "fedcba9876543210"),

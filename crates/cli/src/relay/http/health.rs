@@ -79,7 +79,7 @@ async fn metrics(State(app): State<App>, request: Request) -> Result<Response, R
         auth::identify(&app, &generation.config.http, request.headers(), auth::peer(&request))?;
     }
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    Ok((content_type, app.metrics.render()).into_response())
+    Ok((content_type, app.metrics.render().await).into_response())
 }
 
 async fn openapi() -> Response {
