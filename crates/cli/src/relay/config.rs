@@ -126,10 +126,13 @@ pub(crate) struct Http {
     pub(crate) body_limit: usize,
     pub(crate) deadline: Duration,
     pub(crate) connections: usize,
+    pub(crate) connections_per_address: usize,
     pub(crate) database_connections: u32,
     pub(crate) queue: usize,
     pub(crate) rate: u32,
     pub(crate) failures: u32,
+    /// In lower case, without ports.
+    pub(crate) allowed_hosts: Vec<String>,
     pub(crate) metrics_topics: usize,
     pub(crate) tokens: Vec<Token>,
 }

@@ -7,6 +7,7 @@
 
 mod access;
 mod config;
+mod crowd;
 mod delivery;
 mod fuzzed;
 mod hostile;

@@ -156,6 +156,16 @@ impl Relay {
         serde_json::from_str(log.iter().find(|line| line.contains(&message)).unwrap()).unwrap()
     }
 
+    /// All lines with this message.
+    pub fn lines(&self, message: &str) -> Vec<Value> {
+        let message = format!("\"message\":\"{message}");
+        let log = self.log.lock().unwrap();
+        log.iter()
+            .filter(|line| line.contains(&message))
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
     pub fn signal(&self, name: &str) {
         let id = self.child.id().unwrap().to_string();
         let told = std::process::Command::new("kill").args(["-s", name, &id]).status().unwrap();

@@ -317,9 +317,11 @@ impl Check {
         let keys = &raw.http;
         let mut number = |key| self.number(keys, &schema::HTTP, key);
         let (body_limit, connections) = (number("body_limit"), number("connections"));
+        let per_address = number("connections_per_address");
         let (database_connections, queue) = (number("database_connections"), number("queue"));
         let (rate, failures) = (number("rate"), number("failures"));
         let metrics_topics = number("metrics_topics");
+        let allowed_hosts = self.allowed_hosts(keys);
         let deadline = self.duration(keys, &schema::HTTP, "deadline")?;
         if !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&deadline) {
             self.mistake(&keys.place, "`deadline` should be 100ms to 5m");
@@ -354,13 +356,31 @@ impl Check {
             body_limit: usize::try_from(body_limit?).ok()?,
             deadline,
             connections: usize::try_from(connections?).ok()?,
+            connections_per_address: usize::try_from(per_address?).ok()?,
             database_connections: u32::try_from(database_connections?).ok()?,
             queue: usize::try_from(queue?).ok()?,
             rate: u32::try_from(rate?).ok()?,
             failures: u32::try_from(failures?).ok()?,
+            allowed_hosts,
             metrics_topics: usize::try_from(metrics_topics?).ok()?,
             tokens,
         })
+    }
+
+    fn allowed_hosts(&mut self, keys: &Keys) -> Vec<String> {
+        let Some(entry) = keys.entries.get("allowed_hosts") else { return Vec::new() };
+        let hosts: Vec<&str> = match &entry.value {
+            Value::List(hosts) => hosts.iter().map(String::as_str).collect(),
+            // From the environment.
+            value => value.text().unwrap_or_default().split(',').map(str::trim).collect(),
+        };
+        if hosts.iter().any(|host| !is_host(host)) {
+            self.mistake(
+                &entry.place,
+                "`allowed_hosts` should have names and addresses without scheme and port, as in [\"relay.example\", \"10.0.0.5\"]",
+            );
+        }
+        hosts.iter().map(|host| host.to_ascii_lowercase()).collect()
     }
 
     fn token(&mut self, keys: &Keys) -> Option<Token> {
@@ -397,6 +417,14 @@ impl Check {
             }
         }
     }
+}
+
+/// Whether this can be the host of a URL: an address, or a name without a port and without patterns.
+fn is_host(text: &str) -> bool {
+    let is_name = |text: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
+    };
+    text.parse::<std::net::IpAddr>().is_ok() || is_name(text)
 }
 
 /// An error's text, without what every mistake is.

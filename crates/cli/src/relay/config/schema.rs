@@ -183,7 +183,18 @@ pub(crate) const HTTP: Section = Section {
             "5s",
             "How long a client may take to send a request, and the relay to answer it",
         ),
-        key("connections", Shape::Number(1, 100_000), "256", "The most connections at a time"),
+        key(
+            "connections",
+            Shape::Number(1, 100_000),
+            "256",
+            "The most connections at a time, beside 32 that serve health and metrics only",
+        ),
+        key(
+            "connections_per_address",
+            Shape::Number(1, 100_000),
+            "64",
+            "The most of these connections from one address, or one IPv6 network (/64). Behind a proxy, all clients share an address",
+        ),
         key(
             "database_connections",
             Shape::Number(1, 100),
@@ -197,7 +208,18 @@ pub(crate) const HTTP: Section = Section {
             "The most requests that wait for one of these connections, for each database. More get 503",
         ),
         key("rate", Shape::Number(1, 100_000), "100", "The most requests a second of one token"),
-        key("failures", Shape::Number(1, 100_000), "10", "The most wrong tokens a minute from one address"),
+        key(
+            "failures",
+            Shape::Number(1, 100_000),
+            "10",
+            "The most wrong tokens a minute from one address, before each further one is answered a second later",
+        ),
+        key(
+            "allowed_hosts",
+            Shape::Texts,
+            "",
+            "Names and addresses, without ports, by which clients call the relay, beside those of loopback and the one in listen",
+        ),
         key(
             "metrics_topics",
             Shape::Number(0, 100_000),

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may: tokens, roles, and what keeps web pages away.
+//! Who asks, and whether they may: tokens and roles.
 //!
 //! The rules are those of the API's own document: a path without one is for nobody. Tokens are compared as hashes, all of them, in
 //! constant time; they are never logged.
@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -17,7 +17,11 @@ use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
 use super::App;
 use super::error::Refusal;
+use super::places::Visit;
 use crate::relay::config::{Http, Role};
+
+/// How long a wrong token takes, and keeps its connection's place, after too many from its address.
+const DELAY: Duration = Duration::from_secs(1);
 
 /// Who asks.
 #[derive(Clone, Debug)]
@@ -48,8 +52,7 @@ pub(super) async fn guard(
 ) -> Response {
     let generation = app.generation();
     let http = &generation.config.http;
-    let peer = peer(&request);
-    let identity = match identify(&app, http, request.headers(), peer) {
+    let identity = match identify(&app, http, request.headers(), visit(&request)).await {
         Ok(identity) => identity,
         Err(refusal) => return refusal.into_response(),
     };
@@ -81,48 +84,56 @@ fn allowed(rules: &Rules, request: &Request, identity: &Identity) -> Result<(), 
     }
 }
 
-pub(super) fn peer(request: &Request) -> IpAddr {
-    let peer = request.extensions().get::<ConnectInfo<std::net::SocketAddr>>();
-    peer.map_or(IpAddr::from([0, 0, 0, 0]), |ConnectInfo(peer)| peer.ip())
+/// The connection that a request came on.
+pub(super) fn visit(request: &Request) -> Option<Arc<Visit>> {
+    request.extensions().get::<Arc<Visit>>().map(Arc::clone)
 }
 
-/// Who shows this token; without any tokens, whoever is on this machine.
-pub(super) fn identify(
+/// Identifies the caller by its token; without any tokens, every caller is on this machine.
+pub(super) async fn identify(
     app: &App,
     http: &Http,
     headers: &HeaderMap,
-    peer: IpAddr,
+    visit: Option<Arc<Visit>>,
 ) -> Result<Identity, Refusal> {
     if http.tokens.is_empty() {
         return Ok(Identity { name: "local".to_owned(), role: Role::Admin });
     }
-    let unauthorized = |message| {
-        Refusal::new(
-            StatusCode::UNAUTHORIZED,
-            "unauthorized",
-            message,
-            "send Authorization: Bearer TOKEN, with a token of the configuration",
-        )
-    };
     let shown = headers.get(header::AUTHORIZATION).ok_or_else(|| unauthorized("no token"))?;
     let token = shown.to_str().ok().and_then(|text| {
         let (scheme, token) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    // Before anything is counted: behind a proxy all callers are one address, and nobody may shut the others out.
-    if let Some(identity) = token.and_then(|token| find(http, token)) {
-        return Ok(identity);
+    // Before anything is counted: behind a proxy all callers are one address, and none may shut the others out.
+    match token.and_then(|token| find(http, token)) {
+        Some(identity) => Ok(identity),
+        None => Err(wrong_token(app, http, visit).await),
     }
-    let now = Instant::now();
-    if let Some(seconds) = app.limits.shut_out(peer, http.failures, now) {
-        let message = "too many wrong tokens came from this address";
-        let refusal =
-            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too many failures", message, "wait a minute");
-        return Err(refusal.retry_after(seconds));
-    }
+}
+
+fn unauthorized(message: &str) -> Refusal {
+    Refusal::new(
+        StatusCode::UNAUTHORIZED,
+        "unauthorized",
+        message,
+        "send Authorization: Bearer TOKEN, with a token of the configuration",
+    )
+}
+
+/// Counts a wrong token. After too many from its address, each takes a while and a place: guesses are as slow as the places are few.
+async fn wrong_token(app: &App, http: &Http, visit: Option<Arc<Visit>>) -> Refusal {
+    let (peer, now) =
+        (visit.as_ref().map_or(IpAddr::from([0, 0, 0, 0]), |visit| visit.peer.ip()), Instant::now());
+    let shut_out = app.limits.shut_out(peer, http.failures, now);
     app.limits.failed(peer, now);
-    tracing::warn!(%peer, "a wrong token was shown");
-    Err(unauthorized("the token is wrong"))
+    let Some(seconds) = shut_out else { return unauthorized("the token is wrong") };
+    if let Some(visit) = visit {
+        visit.hold_until(now + DELAY);
+    }
+    tokio::time::sleep(DELAY).await;
+    let message = "too many wrong tokens came from this address";
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too many failures", message, "wait a minute")
+        .retry_after(seconds)
 }
 
 /// The token's owner. How long it takes says nothing about any token.
@@ -137,76 +148,11 @@ fn find(http: &Http, token: &str) -> Option<Identity> {
     Some(Identity { name: token.name.clone(), role: token.role })
 }
 
-/// Keeps away the web pages that the operator's browser has open: those of another origin, and those whose name was made to lead
-/// here.
-pub(super) async fn same_origin(State(app): State<App>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
-    let host = host.or_else(|| request.uri().authority().map(ToString::to_string)).unwrap_or_default();
-    if app.generation().config.http.tokens.is_empty() && !is_loopback(&host) {
-        let remedy = "call it by 127.0.0.1 or localhost, or give it tokens";
-        let refusal = Refusal::new(
-            StatusCode::FORBIDDEN,
-            "foreign host",
-            "without tokens the relay answers this machine only",
-            remedy,
-        );
-        return refusal.into_response();
-    }
-    let origins: Vec<_> = request.headers().get_all(header::ORIGIN).iter().collect();
-    let own = |origin: &str| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(&host));
-    if origins.iter().any(|origin| !origin.to_str().is_ok_and(own)) {
-        let refusal = Refusal::new(
-            StatusCode::FORBIDDEN,
-            "foreign origin",
-            "a web page of another origin asks",
-            "call it from a program",
-        );
-        return refusal.into_response();
-    }
-    next.run(request).await
-}
-
-/// Whether a `Host` is this machine, by name or address.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').filter(|(_, port)| is_port(port)).map_or("", |(name, _)| name),
-        None => {
-            let (name, port) = host.split_at(host.find(':').unwrap_or(host.len()));
-            if is_port(port) { name } else { "" }
-        }
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-/// Whether this is nothing, or a colon and a port.
-fn is_port(text: &str) -> bool {
-    text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::relay::config::Token;
     use crate::relay::secret::Secret;
-
-    #[test]
-    fn only_names_of_this_machine_are_loopback() {
-        for host in ["localhost", "LOCALHOST:7070", "127.0.0.1:7070", "127.1.2.3", "[::1]:7070", "[::1]"] {
-            assert!(is_loopback(host), "{host}");
-        }
-        for host in [
-            "",
-            "evil.example",
-            "localhost.evil.example:7070",
-            "10.0.0.1",
-            "127.0.0.1.evil.example",
-            "[::2]:1",
-            "[::1].evil.example",
-            "localhost:evil.example",
-        ] {
-            assert!(!is_loopback(host), "{host}");
-        }
-    }
 
     #[test]
     fn a_token_is_its_owners_only_if_it_is_the_whole_token() {
@@ -217,10 +163,12 @@ mod tests {
             body_limit: 1,
             deadline: std::time::Duration::from_secs(1),
             connections: 1,
+            connections_per_address: 1,
             database_connections: 1,
             queue: 1,
             rate: 1,
             failures: 1,
+            allowed_hosts: Vec::new(),
             metrics_topics: 1,
             tokens: vec![
                 token("ada", Role::Admin, "0123456789abcdef"),

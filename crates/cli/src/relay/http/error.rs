@@ -40,6 +40,11 @@ impl Refusal {
         Self { status, body, retry_after: None }
     }
 
+    #[cfg(test)]
+    pub(crate) fn kind(&self) -> &str {
+        &self.body.kind
+    }
+
     /// What is wrong, in words.
     pub(crate) fn message(&self) -> &str {
         &self.body.message
@@ -92,6 +97,17 @@ impl IntoResponse for Refusal {
         }
         response
     }
+}
+
+/// More connections than the relay serves.
+pub(super) fn too_many_connections() -> Refusal {
+    Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many connections",
+        "the relay serves no more connections, or none from this address",
+        "close connections that are idle, or raise http.connections or http.connections_per_address",
+    )
+    .retry_after(1)
 }
 
 pub(super) async fn no_such_path() -> Refusal {

@@ -24,6 +24,11 @@ pub(super) fn router() -> Router<App> {
         .route("/v1/openapi.json", get(openapi))
 }
 
+/// Whether machines ask this: it is answered on reserved connections, and when it is called by address.
+pub(super) fn is_for_machines(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz" | "/metrics")
+}
+
 async fn healthz() -> &'static str {
     "ok\n"
 }
@@ -76,7 +81,7 @@ async fn readyz(State(app): State<App>, Params(Strictness { strict }): Params<St
 async fn metrics(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
     if !app.address.ip().is_loopback() {
         let generation = app.generation();
-        auth::identify(&app, &generation.config.http, request.headers(), auth::peer(&request))?;
+        auth::identify(&app, &generation.config.http, request.headers(), auth::visit(&request)).await?;
     }
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((content_type, app.metrics.render().await).into_response())
