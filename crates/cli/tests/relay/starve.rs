@@ -204,6 +204,40 @@ async fn mysql_ends_the_statements_of_requests() {
     statements_end(base, gate).await;
 }
 
+/// Lists over many messages, and deliveries from the same file.
+#[tokio::test]
+async fn slow_sqlite_delivers_next_to_requests_that_take_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shop.db");
+    let base = Base::sqlite(&file).await;
+    base.fill("sent.x", 1).await;
+    let (_scene, relay) = relay(&base, "deadline = \"5m\"\nqueue = 100").await;
+    base.is_done(1).await;
+    multiply(&file, 18).await;
+    let mut requests = JoinSet::new();
+    for _ in 0..24 {
+        let list = "/v1/databases/shop/messages?topic=nothing*";
+        requests.spawn(crate::support::get(relay.address.clone(), list));
+    }
+    let first = requests.join_next().await.unwrap().unwrap();
+    assert_eq!(first.status, 200, "{first:?}");
+    base.fill("sent.x", 20).await;
+    let left = Filter { state: Some(posthaste::State::Ready), ..Filter::default() };
+    eventually("all are delivered", async || {
+        base.store.list(&left, None, 1).await.unwrap().records.is_empty()
+    })
+    .await;
+    let mut answered = 1;
+    while requests.try_join_next().is_some() {
+        answered += 1;
+    }
+    assert!(answered < 24, "deliveries waited for all lists");
+    for answer in requests.join_all().await {
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    relay.stop().await;
+}
+
 /// Statements over so many messages that they cannot end by the deadline: on SQLite nothing but the relay could end them.
 #[tokio::test]
 async fn slow_sqlite_ends_the_statements_of_requests() {
