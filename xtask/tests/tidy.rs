@@ -337,7 +337,7 @@ fn comment(line: &str) -> &str {
         return line;
     }
     match line.find(" // ") {
-        Some(at) if line[..at].matches('"').count() % 2 == 0 => &line[at..],
+        Some(at) if line[..at].matches('"').count().is_multiple_of(2) => &line[at..],
         _ => "",
     }
 }

@@ -44,6 +44,9 @@ fn metrics() {
     let mut text = String::from(
         "# Metrics\n\nThey go through the [`metrics`](https://crates.io/crates/metrics) facade to whatever recorder the \
          program installs. Labels have\nfew values; nothing of a payload, a key or an id is ever among them.\n\n\
+         Topics are as many as publishers choose. The relay tells `http.metrics_topics` pairs of store and topic apart \
+         (500 by default), and sums the\nothers as the topic `other`; a recorder of your own needs such a bound, too. \
+         Control characters of a topic are shown as U+FFFD.\n\n\
          | name | kind | labels | what it counts |\n|---|---|---|---|\n",
     );
     for metric in METRICS {

@@ -95,10 +95,11 @@ fn pg_settle(seqs: &[i64]) -> Probe {
         "true".to_owned(),
         fill("null::bigint"),
         fill("null::text"),
+        "false".to_owned(),
     ];
     Probe {
         name: "settle",
-        types: "bigint[], integer[], smallint[], bigint[], smallint[], text[], integer[], boolean, bigint[], text[]",
+        types: "bigint[], integer[], smallint[], bigint[], smallint[], text[], integer[], boolean, bigint[], text[], boolean",
         file: include_str!("../../sql/postgres/settle.sql"),
         args: args.join(", "),
         index: None,

@@ -57,10 +57,11 @@ async fn pg_cost(fixture: &PgFixture, statement: &str, leases: &[Lease]) -> (u64
         "true".to_owned(),
         fill("null::bigint"),
         fill("null::text"),
+        "false".to_owned(),
     ];
     let sql = format!(
-        "prepare probe (bigint[], integer[], smallint[], bigint[], smallint[], text[], integer[], boolean, bigint[], text[]) \
-         as {statement};\nbegin;\nexplain (analyze, buffers, format json) execute probe({args});\n\
+        "prepare probe (bigint[], integer[], smallint[], bigint[], smallint[], text[], integer[], boolean, bigint[], text[], \
+         boolean) as {statement};\nbegin;\nexplain (analyze, buffers, format json) execute probe({args});\n\
          select relname::text, coalesce(idx_scan, 0) + coalesce(seq_scan, 0) from pg_stat_xact_user_tables \
          where schemaname = current_schema() and relname like 'outbox_join%' order by relname;\n\
          rollback; deallocate probe",
@@ -91,7 +92,9 @@ fn pg_messages_alone(fixture: &PgFixture) -> String {
         "return query select null::smallint, c.* from /*:*/count_steps(v_messages, v_ends, v_now) c;";
     assert!(function.contains(counting), "it counts in another way");
     let schema = fixture.url.rsplit("%3D").next().unwrap();
-    let function = function.replace("settle_all", "settle_alone").replace(counting, "null;");
+    let function =
+        function.replace("settle_locked", "settle_locked_alone").replace("settle_free", "settle_alone");
+    let function = function.replace(counting, "null;");
     function.replace("/*:*/", &format!("{schema}."))
 }
 
@@ -105,7 +108,7 @@ async fn postgres_settles_the_joinless_at_no_cost() {
     let leases = leased(&fixture).await;
     let function = include_str!("../../sql/postgres/settle.sql").replace("/*:*/", "");
     fixture.run(pg_messages_alone(&fixture)).await;
-    let (alone, _) = pg_cost(&fixture, &function.replace("settle_all", "settle_alone"), &leases).await;
+    let (alone, _) = pg_cost(&fixture, &function.replace("settle_free", "settle_alone"), &leases).await;
     let (without, scans) = pg_cost(&fixture, &function, &leases).await;
     eprintln!("messages alone {alone} buffers, with the tables of joins {without}, asked: {scans:?}");
     let asked: i64 = scans.iter().map(|(_, scans)| scans).sum();

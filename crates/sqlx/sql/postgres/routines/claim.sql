@@ -316,8 +316,7 @@ $body$;
 -- What a transaction of its own has claimed need not be on disk when it is answered: a token that a crash forgets is never
 -- given out again.
 create or replace function /*:*/claim_all(
-    worker text, max_messages bigint, lease interval, topics text[], topic_prefixes text[], token integer,
-    is_own_transaction boolean
+    worker text, max_messages bigint, lease interval, topics text[], topic_prefixes text[], token integer, is_own_transaction boolean
 )
 returns setof /*:*/outbox
 language plpgsql volatile rows 50
@@ -352,8 +351,7 @@ begin
         perform set_config('synchronous_commit', 'off', true);
     end if;
     select exists (select from /*:*/outbox_turn),
-           exists (select from /*:*/outbox o
-                   where o.state = 0 and o.born is null and o.lease_losses = 0 and o.due_at <= v_now)
+           exists (select from /*:*/outbox o where o.state = 0 and o.born is null and o.lease_losses = 0 and o.due_at <= v_now)
            or exists (select from /*:*/outbox o where o.state = 0 and o.lease_losses > 0 and o.due_at <= v_now),
            (select array_agg(p.topics order by p.topics) from /*:*/outbox_pause p)
     into v_has_turns, v_has_due, v_pauses;
