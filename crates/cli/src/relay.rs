@@ -103,7 +103,7 @@ pub(crate) async fn run(args: Args, output: &Output) -> Result<Exit> {
     };
     let unmigrated = if args.migrate { migrate::all(&config).await? } else { Vec::new() };
     if args.check {
-        // What fails is told by the check itself.
+        // It reaches every database itself, and prints those that fail.
         return Ok(check::run(&config, output).await);
     }
     run::run(args, config, unmigrated).await

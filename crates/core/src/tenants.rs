@@ -320,8 +320,7 @@ impl Core {
         let mut found = self.fixed.clone();
         if let Some(discovery) = &self.discovery {
             let asked = timeout(DISCOVERY_TIME, unpanicked(discovery.discover())).await;
-            let late =
-                || Error::new(ErrorKind::Unavailable, "nobody answered in time which tenants there are");
+            let late = || Error::new(ErrorKind::Unavailable, "the discovery of tenants timed out");
             found.extend(asked.map_err(|_| late())?.map_err(|error| error.during("discover"))?);
         }
         let mut known: BTreeMap<&TenantKey, &Tenant> = BTreeMap::new();

@@ -102,7 +102,7 @@ fn io_remedy<D: Dialect>(error: &io::Error) -> &'static str {
 pub(crate) fn not_opened<D: Dialect>(endpoint: &str, waited: Duration) -> Error {
     let (kind, text, remedy) = if D::IS_REMOTE {
         let remedy = "check the host and the port, and that such a database listens there";
-        (ErrorKind::Unavailable, "nobody answered in time".to_owned(), remedy)
+        (ErrorKind::Unavailable, "no answer in time".to_owned(), remedy)
     } else {
         (ErrorKind::Busy, format!("the file has been locked for {waited:?}"), WRITE_FIRST)
     };

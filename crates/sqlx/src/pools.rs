@@ -280,8 +280,8 @@ impl<D: Dialect> Pools<D> {
             Err(SqlxError::PoolClosed) if !self.lock().is_closed() => return None,
             // The pool goes on trying while connections are refused, and in the end does not say so.
             Err(SqlxError::PoolTimedOut) if D::IS_REMOTE && !reached.load(Ordering::Relaxed) => {
-                let nobody = io::Error::new(io::ErrorKind::TimedOut, "nobody answered in time");
-                return Some(Err(SqlxError::Io(nobody)));
+                let no_answer = io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
+                return Some(Err(SqlxError::Io(no_answer)));
             }
             Err(_) => {}
         }

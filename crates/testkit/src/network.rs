@@ -278,7 +278,7 @@ impl Remote {
         match reach {
             Reach::Open => {}
             Reach::Refused => return Err(self.unavailable("the connection was refused")),
-            Reach::Silent | Reach::Gone => return Err(self.unavailable("nobody answered in time")),
+            Reach::Silent | Reach::Gone => return Err(self.unavailable("no answer in time")),
             Reach::Locked => return Err(Error::new(ErrorKind::Permission, "the login was refused")),
         }
         seen.open += 1;

@@ -128,7 +128,7 @@ impl Bounded {
         (Key::from_parts(key.name().to_owned(), labels.collect::<Vec<_>>()), is_other)
     }
 
-    /// Whether this topic is told apart; a new one is, while there is room.
+    /// Whether this topic has series of its own. A new one gets them until the cap is reached.
     fn knows(&self, store: &str, topic: &str) -> bool {
         {
             let known = self.known.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Clients that hold connections: health checks are answered whatever they hold, and so are clients from other addresses.
+//! Clients that hold all their connections: the relay still answers health checks, and clients from other addresses.
 
 use std::net::SocketAddr;
 use std::time::Duration;

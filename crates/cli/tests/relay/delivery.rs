@@ -289,7 +289,8 @@ async fn slow_migrate_goes_on_without_a_database_that_is_gone() {
         here.display()
     ));
     let relay = scene.start_with(&["--migrate"]).await;
-    eventually("it is told", async || relay.has("a database could not be migrated")).await;
+    eventually("the failed migration is logged", async || relay.has("a database could not be migrated"))
+        .await;
     let base = Base::sqlite(&here).await;
     base.fill("a", 5).await;
     base.is_done(5).await;

@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use crate::support::Scene;
 
-/// A topic is whatever a publisher wrote: in a log of text or of JSON it stays on its line, and commands no terminal.
+/// A publisher's topic with control characters stays on its line, in a log of text or of JSON, and sends no commands to the terminal.
 async fn a_log_keeps_a_topic_on_its_line(format: &str) {
     const HOSTILE: &str = "a\r\nforged line\u{1b}[2J\u{9b}31m\u{202e}\u{2028}z";
     let scene = Scene::small(&format!("[relay]\nlog_format = \"{format}\"\n")).await;

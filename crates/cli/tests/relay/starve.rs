@@ -138,7 +138,7 @@ async fn deliveries_go_on(base: Base, mut gate: Gate) {
     base.fill("sent.x", 20).await;
     is_done(&base, 20).await;
     let requests = lists(&relay, 24);
-    // Two have the connections, ten wait, and twelve are refused: as many as there are, whatever comes first.
+    // Two have the connections, ten wait, and twelve are refused, in any order.
     eventually("lists wait in the database", async || gate.waiting(&base).await == 2).await;
     base.fill("sent.x", 200).await;
     is_done(&base, 220).await;

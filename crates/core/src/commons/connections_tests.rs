@@ -124,8 +124,7 @@ impl Walk {
     }
 }
 
-/// Every counter is exact after any sequence of calls, whatever became of them, and an unused connection is always
-/// available.
+/// Every counter is exact after any sequence of calls, successful or not, and an unused connection is always available.
 #[tokio::test(start_paused = true)]
 async fn counters_are_exact_after_anything() {
     for seed in 0..300 {
@@ -241,7 +240,7 @@ async fn which_errors_cost_a_connection() {
     }
 }
 
-/// However many callers come, and whatever becomes of their calls, each one that does not give up is served.
+/// With any number of callers and failures, each caller that does not give up is served.
 #[tokio::test(start_paused = true)]
 async fn everybody_is_served() {
     for seed in 0..20 {

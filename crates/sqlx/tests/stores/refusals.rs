@@ -63,7 +63,7 @@ async fn silent_servers() {
     let port = listener.local_addr().unwrap().port();
     let options = StoreOptions::new().acquire_timeout(Duration::from_millis(200));
     let silent = MySqlStore::connect_with(&format!("mysql://u:{SECRET}@127.0.0.1:{port}/db"), &options).await;
-    says(silent, ErrorKind::Unavailable, &["nobody answered in time", "check the host and the port"]);
+    says(silent, ErrorKind::Unavailable, &["no answer in time", "check the host and the port"]);
 }
 
 /// A missing server is an error at once, with its address, not after the pool's time-out.

@@ -87,8 +87,8 @@ fn rules(document: &utoipa::openapi::OpenApi) -> Rules {
     rules
 }
 
-/// Calls a database on one of the connections of its own that requests have, until this time. The call itself runs to its end, which the
-/// database sees to, whatever becomes of the caller.
+/// Calls a database on one of the connections for requests, and waits for the answer until this time. The call itself runs on: the
+/// database ends its statement at the deadline, even if the client has left.
 pub(super) async fn call<T, F>(
     generation: &Generation,
     database: &str,

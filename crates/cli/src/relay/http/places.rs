@@ -1,7 +1,7 @@
 //! Which connections are served: so many in all, so many from one address, and beside them a few that get health and metrics only.
 //!
-//! Those few are how health checks are answered whatever clients hold. Of them, the one that has been silent for longest makes room for
-//! the next.
+//! The reserved connections keep health checks working when clients hold all others. If all of them are in use, the one that has been
+//! silent for longest makes room for the next.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -33,7 +33,7 @@ begin
           and (e.state in (0, 1) or (e.state = 3 and e.order_policy <> 2 and e.error_class not in (6, 8))));
 end;
 
--- The first message of a key never waits: whatever ends or removes a message lets the first one go that is left.
+-- The first message of a key never waits: when a message ends or is removed, the first of those that are left stops waiting.
 create trigger /*:*/outbox_free_next after update of state, error_class on /*+*/outbox
 when new.key is not null and new.state in (2, 3)
 begin
