@@ -169,7 +169,7 @@ async fn unsettled<D: Dialect>(
     ids.zip(settled).filter(|(_, answer)| *answer != Settled::Applied).collect()
 }
 
-/// What another session has locked is told; the others of the batch are settled, renewed and reaped.
+/// Another session keeps one message locked: the others are settled, renewed, reaped and expired.
 async fn holds_up_no_others<D: Backend>(renewed: Settled) {
     let fixture = SqlFixture::<D>::create().await;
     let store = &fixture.store;
@@ -191,6 +191,15 @@ async fn holds_up_no_others<D: Backend>(renewed: Settled) {
     assert_eq!(store.reap(10).await.unwrap().ready, 2, "all but the locked one");
     fixture.rollback(tx).await;
     assert_eq!(store.reap(10).await.unwrap().ready, 1);
+
+    let short = || NewMessage::bytes("t", "x").expires_after(MINUTE).build().unwrap();
+    let expiring = [short(), short(), short()];
+    store.enqueue(&expiring).await.unwrap();
+    fixture.advance(2 * MINUTE).await;
+    let tx = lock(&fixture, expiring[1].id()).await;
+    assert_eq!(store.expire(10).await.unwrap().messages, 2, "all but the locked one");
+    fixture.rollback(tx).await;
+    assert_eq!(store.expire(10).await.unwrap().messages, 1);
     fixture.destroy().await;
 }
 
@@ -209,7 +218,7 @@ async fn slow_a_locked_message_holds_up_no_others_on_mysql() {
     }
 }
 
-/// A message that is a step of a locked join is told like a locked one, and is counted once.
+/// A step of a locked join is answered like a locked message, and is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_a_locked_join_holds_up_no_others() {
     if !PgFixture::available() {

@@ -426,4 +426,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         program: Program::Stores,
         killers: "test(=locks::slow_a_locked_message_holds_up_no_others_on_mysql)",
     },
+    Mutant {
+        name: "expire-waits-mysql",
+        why: "a session that has locked one message keeps all others from expiring",
+        file: "crates/sqlx/sql/mysql/routines/expire.sql",
+        original: "        for update skip locked\n    ) free;",
+        mutated: "    ) free;",
+        program: Program::Stores,
+        killers: "test(=locks::slow_a_locked_message_holds_up_no_others_on_mysql)",
+    },
 ];
